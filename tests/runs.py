@@ -73,7 +73,7 @@ WORKLOADS = {
     ],
     "loadout": [
         *["workload=loadout", "model.width=16", "model.dropout=0.1", "data.builds=60", "data.subsets=1", "data.validation_fraction=0.2"],
-        *["data.empty=true", "trainer.length=3epochs", "schedule.validate=[100%]"],
+        *["data.empty=true", "trainer.length=3epochs", "schedule.validate=[100%]", "data.validation_batch=12"],  # of 168 samples
     ],
     "dictionary": [*READING, "model=matryoshka", "model.widths=[8]", "model.block=4", "model.frontier=[2,5]"],
     "planted": [

@@ -67,12 +67,8 @@ def test_each_example_is_short():
     assert len(blocks) >= 10 and max(len(block.splitlines()) for block in blocks) <= 40
 
 
-ALIKE = {
-    "timm optimizer",
-    "loss",
-    "augmentation",
-    "metric",
-}  # registered and resumed as the other parts are; their files: test_every_part_is_in_help
+# registered and resumed as the other parts are; their files: test_every_part_is_in_help
+ALIKE = {"optimizer", "timm optimizer", "loss", "augmentation", "metric"}
 
 
 @pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow if part in ALIKE else ()) for part in PARTS])
@@ -99,9 +95,10 @@ def test_a_data_source(lab: Path):
     assert summary(lab, "tiles")["status"] == "finished"
 
 
-def test_a_workload(lab: Path):
-    real = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
-    train(lab, "experiment=lines", "run.name=lines", "logger.report=true", run=real)
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_workload(lab: Path, real: bool):
+    started = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
+    train(lab, "experiment=lines", "run.name=lines", "logger.report=true", run=started if real else fork_server.run)
     (page,) = lab.glob("outputs/*/lines/report.html")
     assert "The line is off by" in page.read_text()
     assert summary(lab, "lines")["best"]["val/line/mae"]["value"] > 0

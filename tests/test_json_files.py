@@ -37,7 +37,15 @@ def test_the_files_of_a_diverged_taxonomy_run(tmp_path, monkeypatch):
     facts = dataset_record._facts
     break_photographs(monkeypatch, lambda sample: sample == 5)
     monkeypatch.setattr(dataset_record, "_facts", lambda *arguments: {**facts(*arguments), "share": math.nan})
-    path = runs.run("biota", tmp_path, "optimizer.lr=1e30", "data.max_bad_fraction=0.2", "schedule.checkpoint=[1steps]")
+    path = runs.run(
+        "biota",
+        tmp_path,
+        "trainer.global_batch_size=8",
+        "trainer.length=1epochs",
+        "optimizer.lr=1e30",
+        "data.max_bad_fraction=0.2",
+        "schedule.checkpoint=[1steps]",
+    )
     names = {"dataset.json", "taxonomy.json", "class_indices.json", "quarantine.jsonl", "metrics.jsonl", "summary.json", "run.json"}
     assert names <= names_of_strict(tmp_path)
     assert json.loads((path / "dataset.json").read_text())["share"] is None

@@ -27,7 +27,7 @@ print(during, len(collections), gc.isenabled(), gc.get_freeze_count() > 100_000)
 
 @pytest.mark.parametrize(
     ("body", "says"),
-    [("import torch", "False 0 True True"), ("import torch; import not_there", "False 0 True True")],
+    [pytest.param("import torch", "False 0 True True", marks=pytest.mark.slow), ("import torch; import not_there", "False 0 True True")],
     ids=["torch", "failure"],
 )
 def test_the_collector_rests_during_the_import_and_is_on_after_it(body: str, says: str):

@@ -34,7 +34,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "state_precision": "--quick",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-FAST = {"checkpoint", "dictionary_recovery", "loadout", "plants480"}  # at most 2 s of CPU time each; the others are slow
+FAST = {"checkpoint", "plants480"}  # at most 2 s of CPU time each; the others are slow
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 ELSEWHERE |= {"loop_overhead"}  # test_benchmarks.py
 ELSEWHERE |= {"on_gpu"}  # test_gpu_steps.py

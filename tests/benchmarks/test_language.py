@@ -55,6 +55,7 @@ def test_batches_drawn_by_hand_are_windows_of_the_text(tmp_path: Path) -> None:
     ours.close()
 
 
+@pytest.mark.slow
 def test_the_command_writes_every_number(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert language.main(["--rounds", "2", "--updates", "2", "--json", str(tmp_path / "x"), "--only", "cpu"]) == 0
     tables = json.loads((tmp_path / "x").read_text())["tables"]

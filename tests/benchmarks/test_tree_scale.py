@@ -90,7 +90,10 @@ def bench(request):
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("head_name", HEADS)
+QUICK = ("marginal", "hierarchical_softmax")  # sums up the tree and walks down it; the others cost as much
+
+
+@pytest.mark.parametrize("head_name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in HEADS])
 def test_no_step_of_any_loss_has_anything_quadratic(bench, head_name):
     head = bench.head(head_name)
     losses = LOSSES[:1] if head_name in ONE_LOSS else LOSSES

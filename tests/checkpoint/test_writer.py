@@ -1,6 +1,7 @@
 """`CheckpointWriter`: the thread writes the values at the time of the call, and an error of the disk does not end the run."""
 
 import errno
+import functools
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ from linnaeus.checkpoint.format import EMA, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.retention import rename_newer
 from linnaeus.files import TEMPORARY
 from linnaeus.reporting import RowWriter
+from tests import fork_server
 from tests.checkpoint.conftest import fail_for, payload
 from tests.checkpoint.test_format import assert_same
 
@@ -110,13 +112,18 @@ def test_a_save_waits_for_the_previous_one(saving: CheckpointWriter, monkeypatch
     check_saved(saving, 7)
 
 
-def test_a_process_that_ends_with_an_exception_finishes_the_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "run",
+    [fork_server.run, pytest.param(functools.partial(subprocess.run, capture_output=True, text=True), marks=pytest.mark.slow)],
+    ids=["forked", "started"],
+)
+def test_a_process_that_ends_with_an_exception_finishes_the_save(tmp_path: Path, run: Any) -> None:
     script = (
         "from pathlib import Path; from linnaeus.checkpoint import CheckpointWriter; from tests.checkpoint.test_writer import large\n"
         f"CheckpointWriter(Path({str(tmp_path)!r}), 1, 0).save(3, **large(3), before_write=lambda: __import__('time').sleep(0.3))\n"
         "raise KeyError('the run went wrong')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    done = run([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
     assert done.returncode == 1 and "the run went wrong" in done.stderr
     assert auto_resume_helper(tmp_path).step == 3
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,10 +65,14 @@ def test_a_word_that_is_neither_a_command_nor_a_setting_is_one_line(capsys: pyte
     assert line.count("\n") == 1 and "'trian' is not a command and not a setting" in line and "report" in line
 
 
-def test_settings_train_as_main_py_does(tmp_path: Path):
+STARTED = functools.partial(subprocess.run, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("run", [fork_server.run, pytest.param(STARTED, marks=pytest.mark.slow)], ids=["forked", "started"])
+def test_settings_train_as_main_py_does(tmp_path: Path, run: Callable[..., subprocess.CompletedProcess]):
     command = [sys.executable, "-m", "linnaeus"]
-    real = subprocess.run([*command, *runs.overrides("biota", tmp_path, "plan=true")], capture_output=True, text=True, cwd=ROOT)
-    assert real.returncode == 0, real.stderr
+    done = run([*command, *runs.overrides("biota", tmp_path, "plan=true")], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "biota" / "run" / "schedule.txt").is_file()
     assert fork_server.run([*command, "seed=x"], cwd=ROOT).returncode == 2
 

@@ -79,7 +79,7 @@ def parameters(config: Any) -> str:
     return digest(built(config).model.state_dict())
 
 
-def updates(config: Any, steps: int = 3) -> str:
+def updates(config: Any, steps: int = 2) -> str:
     """Return a digest of the weights after a few updates."""
     t = built(config)
     t.output = SimpleNamespace(writer=None)  # no checkpoint copies anything

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -192,6 +195,16 @@ STOPS = ["schedule.early_stop.max_steps=5", "schedule.early_stop.metric_bound=10
 LOST = ["report.html", "validation", "checkpoint"]
 
 
+def finished_settings(stops: str) -> list[str]:
+    return ["logger.report=true", "schedule.checkpoint=[3steps]", "schedule.validate=[4steps,100%]", *([stops] if stops else [])]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from one of `STOPS`, or "", to the directory of a finished run, which no test changes."""
+    return functools.cache(lambda stops: runs.run("vectors", tmp_path_factory.mktemp("whole"), *finished_settings(stops)))
+
+
 @pytest.mark.parametrize(
     "lost, stops",
     [
@@ -205,10 +218,12 @@ LOST = ["report.html", "validation", "checkpoint"]
         ),
     ],
 )
-def test_only_what_is_missing_is_made(lost: str, stops: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = ["logger.report=true", "schedule.checkpoint=[3steps]", "schedule.validate=[4steps,100%]", *([stops] if stops else [])]
-    whole, run = runs.run("vectors", tmp_path / "whole", *more), runs.run("vectors", tmp_path / "again", *more)
-    assert runs.differences(whole, run) == []
+def test_only_what_is_missing_is_made(
+    finished: Callable[[str], Path], lost: str, stops: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more, whole = finished_settings(stops), finished(stops)
+    shutil.copytree(whole.parents[1], tmp_path / "again")
+    run = tmp_path / "again" / "vectors" / "run"
     last = list_checkpoints(run / "checkpoints")[-1][1]
     if lost == "report.html":
         (run / "report.html").unlink()

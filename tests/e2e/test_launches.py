@@ -87,10 +87,11 @@ def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_f
     assert third.returncode == 0 and text.count("\n") == 1 and "is finished" in text
 
 
-def test_two_processes_make_one_run_with_one_log_and_leave_nothing_behind(tmp_path, mark):
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_processes_make_one_run_with_one_log_and_leave_nothing_behind(tmp_path, mark, real):
     before = left_in_shared_memory()
     launch = begin(
-        mark, tmp_path / "runs", "trainer.num_workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN, real=True
+        mark, tmp_path / "runs", "trainer.num_workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN, real=real
     )
     text, _ = launch.communicate(timeout=120)
     assert launch.returncode == 0, text

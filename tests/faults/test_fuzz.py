@@ -55,6 +55,7 @@ def test_mutated_bundles_end_in_one_line_or_answer(tmp_path):
     assert (tmp_path / "out").read_text().splitlines()[-1] == "12 cases, 0 failed" and status == 0
 
 
+@pytest.mark.slow  # quick: test_changed_requests_do_no_harm in tests/workloads/taxonomy/serving/test_service.py
 def test_mutated_requests_are_answered_in_one_line():
     with http_requests.service() as service:
         found = [f"{number}: {line}" for number in range(60) for line in http_requests.check(service, number, 5, fork_server.ROOT)[1]]

@@ -107,7 +107,8 @@ def test_a_stop_request_reaches_the_ranks_and_their_status_is_returned(start, tm
     assert ended(handle) == 75
 
 
-@pytest.mark.parametrize("popen", [fork_server.Popen, pytest.param(subprocess.Popen, marks=pytest.mark.slow)], ids=["forked", "started"])
+@pytest.mark.slow  # quick: the two tests above, and tests/e2e/test_launches.py
+@pytest.mark.parametrize("popen", [fork_server.Popen, subprocess.Popen], ids=["forked", "started"])
 def test_a_single_run_with_torchrun_stops_and_continues(tmp_path, popen):
     """`python main.py launch=torchrun` has the output and the exit status of the run and forwards signals to it."""
     settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=150steps", "trainer.micro_batch_size=16")

@@ -26,6 +26,7 @@ from linnaeus.optim.update import Update
 from linnaeus.train import loop, outputs, saving, validation
 from linnaeus.train.state import Training
 from tests import runs, watching
+from tests.covering import every_choice
 from tests.optim.test_growth_runs import GROWING
 from tests.train.test_freezing import FROZEN
 from tests.weighting.test_runs import LENGTH, WEIGHTINGS
@@ -189,7 +190,7 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
 
     def late(self):
         if threading.current_thread().name == "checkpoint":
-            updated.wait(1)
+            updated.wait(1 if forgotten else 0.1)  # the update waits for this copy unless it is forgotten
         finish(self)
 
     def telling(self):
@@ -224,15 +225,14 @@ PATIENCE = ["schedule.validate=[2steps]", "schedule.early_stop.patience=2", "sch
 EARLY = {"patience": PATIENCE, "max_steps": ["schedule.early_stop.max_steps=7"], "bound": ["schedule.early_stop.metric_bound=1000"]}
 
 
-@pytest.mark.parametrize("reason", EARLY)
-@pytest.mark.parametrize("owner, name", [(train, "final_validations"), (train, "finish")])
-def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, name):
+@every_choice(reason=list(EARLY), name=["final_validations", "finish"])
+def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, name):
     settings = [*REFERENCES["vectors"][1], *EARLY[reason]]
     whole = runs.run("vectors", tmp_path / "whole", *settings)
     summary = runs.summary(whole)
     stop = {"patience": 6, "max_steps": 7, "bound": 4}[reason]
     assert (summary["status"], summary["global_step"]) == ("stopped_early", stop) and summary["stop_reason"]
-    with runs.killed(owner, name, 1):
+    with runs.killed(train, name, 1):
         runs.start(runs.configuration("vectors", tmp_path / "cut", *settings))
     with watching.counted(loop, "train_one_step") as steps:
         cut = runs.run("vectors", tmp_path / "cut", *settings)

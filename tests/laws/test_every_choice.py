@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from linnaeus.config import CONF
 from linnaeus.config.schema import TrainerConfig
 from linnaeus.optim.update import GradScaler
 from tests import runs
+from tests.covering import covering
 from tests.laws.test_continuation import forgetting
 
 SETTING = ["trainer.length=3steps", "schedule.checkpoint=[2steps]", "schedule.log=[1steps]", "schedule.validate=[100%]"]
@@ -44,33 +45,6 @@ CHOICES = {
 }
 PAIRS = [("head", "loss"), ("head", "weighting"), ("optimizer", "precision"), ("head", "nulls"), ("head", "routing")]
 REFUSED = {"loss=marginal", "head.nulls=predict"}  # the two together are a mistake
-
-
-def covering(choices: Mapping[str, Sequence[str]], pairs: Sequence[tuple[str, str]], refused: set[str]) -> list[dict[str, str]]:
-    """Return runs (group -> choice) that contain each choice of each group, and each pair of choices of the groups in `pairs`, never all
-    of `refused`. Greedy: each group in turn takes the choice that completes most missing pairs, then the one that is in most of them,
-    then the rarest."""
-    missing: set[frozenset[str]] = {frozenset([one]) for group in choices.values() for one in group}
-    missing |= {frozenset(pair) for a, b in pairs for pair in product(choices[a], choices[b])}
-    uses: dict[str, int] = {one: 0 for group in choices.values() for one in group}
-    found: list[dict[str, str]] = []
-    while missing:
-        run: dict[str, str] = {}
-        for group, names in choices.items():
-            done = {*run.values()}
-            run[group] = max(
-                (name for name in names if not refused <= done | {name}),
-                key=lambda name: (
-                    sum(one <= done | {name} for one in missing if name in one),
-                    sum(name in one and not one & done for one in missing),
-                    -uses[name],
-                ),
-            )
-        missing = {one for one in missing if not one <= {*run.values()}}
-        for name in run.values():
-            uses[name] += 1
-        found.append(run)
-    return found
 
 
 FEW = covering(CHOICES, [], REFUSED)

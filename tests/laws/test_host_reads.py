@@ -20,7 +20,7 @@ from tests.vectors.workload import VectorsWorkload
 READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 EVERY = 6  # updates between two rows and reports
 SETTINGS = [f"schedule.log=[{EVERY}steps]", f"schedule.report=[{EVERY}steps]", "schedule.checkpoint=[]", "schedule.validate=[]"]
-SETTINGS += ["trainer.length=14steps", "weighting=gradnorm", "trainer.ema_decay=0.9"]
+SETTINGS += ["trainer.length=14steps", "weighting=gradnorm", "trainer.ema_decay=0.9", "trainer.global_batch_size=16"]
 COUNTED = 10  # updates 2 to 13 but 6 and 12
 VALID = {("train/loop.py", name): COUNTED for name in ("update_on_window", "accumulate_gradients")}  # number of labels, on the host
 BATCH = ("workloads/taxonomy/workload.py", "check_batch")  # a batch before it is copied to the device

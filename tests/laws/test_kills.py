@@ -1,7 +1,7 @@
 """Law 2, with the program a user starts: `main.py` and torchrun in processes of their own, SIGKILL, the same command again.
 
-A few kills of different kinds, those of torchrun slow; `make torture N=200` does the rest. `test_continuation.py` kills by an exception
-in this process.
+A few kills of different kinds, those of torchrun and of photographs slow; `make torture N=200` does the rest. `test_continuation.py` kills
+by an exception in this process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from tests import runs
 from tests.faults import breaks
 from tests.faults.compare import what_differs
 from tests.faults.launch import Chain, Kill, launch, run_through
-from tests.faults.settings import WORKLOADS, Setting
+from tests.faults.settings import Setting
 from tests.faults.spec import ANY, Fault
 
-ONE, TWO = Setting("biota", 1, 2), Setting("vectors", 2, 2)
+ONE = [Setting("masked", 1, 1), pytest.param(Setting("biota", 1, 2), marks=pytest.mark.slow)]
+TWO = Setting("vectors", 2, 2)
 SMALL = Setting("vectors", 1, 0)
 
 
@@ -33,7 +34,7 @@ def uninterrupted(tmp_path_factory):
         key = (setting.workload, setting.processes)
         if key not in made:
             made[key] = tmp_path_factory.mktemp("uninterrupted")
-            job = runs.job(setting.workload, made[key], *WORKLOADS[setting.workload])
+            job = runs.job(setting.workload, made[key], *setting.settings)
             if setting.processes == 1:
                 runs.run_job(job)
             else:
@@ -47,13 +48,14 @@ def landed(chain: Chain) -> list[str]:
     return [row["place"] for row in chain.landed]
 
 
-def test_one_process_with_two_workers_killed_in_a_pass_in_the_writer_and_in_the_resume(uninterrupted, tmp_path):
+@pytest.mark.parametrize("setting", ONE, ids=str)
+def test_one_process_with_workers_killed_in_a_pass_in_the_writer_and_in_the_resume(uninterrupted, tmp_path, setting):
     kills = [
         Kill(Fault("validation: all masked / at a batch", 3, 2, 0, "tree")),
         Kill(Fault("checkpoint: its files / after weights", 6, 1, 0, "tree")),
         Kill(Fault("resume / rows cut", ANY, 1, 0, "rank")),  # its loader workers die of themselves
     ]
-    chain = run_through(ONE, kills, tmp_path, uninterrupted(ONE), real=1)
+    chain = run_through(setting, kills, tmp_path, uninterrupted(setting), real=1)
     assert chain.failures == []
     assert landed(chain) == [kill.aim.place for kill in kills]
 

@@ -35,7 +35,11 @@ def batches(run):
     return found
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
+# slow: the order of data in memory has workers in test_position.py
+WORKERS = [("disk", 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("memory", 3), ("disk", 1), ("memory", 1)))]
+
+
+@pytest.mark.parametrize("reference, workers", WORKERS, indirect=["reference"])
 def test_the_number_of_workers(reference, workers):
     root, settings, one = reference
     assert batches(runs.run("store", root / f"workers{workers}", *settings, f"trainer.num_workers={workers}")) == batches(one)

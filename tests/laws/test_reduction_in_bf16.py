@@ -19,12 +19,12 @@ RUN = "biota/run"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """root / full, bf16: runs of an update on two processes; stopped and whole: the same run of five updates in two parts and in one."""
+    """root / full, bf16: runs of an update on two processes; stopped and whole: the same run of three updates in two parts and in one."""
     root = tmp_path_factory.mktemp("reduction")
     watch = ["bytes_of_updates"]
     jobs = [runs.job("biota", root / name, *SETTINGS, f"head.reduce_precision={name}", watch=watch) for name in ("full", "bf16")]
-    long = ["trainer.length=5steps", "schedule.validate=[]", "schedule.validate_at_end=false", BF16]
-    jobs += [runs.job("biota", root / "stopped", *long, stop=3)]
+    long = ["trainer.length=3steps", "schedule.validate=[]", "schedule.validate_at_end=false", BF16]
+    jobs += [runs.job("biota", root / "stopped", *long, stop=2)]
     jobs += [runs.job("biota", root / "stopped", *long)]
     runs.run_jobs(2, [*jobs, runs.job("biota", root / "whole", *long)], root)
     return root

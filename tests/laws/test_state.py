@@ -29,7 +29,7 @@ SETTINGS = {
         "growth=linear",
         "growth.start=0.9",  # with batch norm: units without inputs would blow gradients up beyond fp16
     ],
-    "biota": ["optimizer=muon"],
+    "biota": ["optimizer=muon", "trainer.global_batch_size=8"],
 }
 COMMON = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[1steps]", "schedule.best_monitor=val_ema/loss"]
 COMMON += ["schedule.early_stop.monitor=val_ema/loss", "schedule.early_stop.patience=9", "schedule.validate=[2steps]"]

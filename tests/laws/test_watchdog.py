@@ -68,7 +68,11 @@ def processes():
         process.wait()
 
 
-@pytest.mark.parametrize("number, text", [(signal.SIGKILL, "died at step"), (signal.SIGSTOP, "has sent no status for")])
+# a process that stands still is quick in test_watchdog_clock.py
+STOPPED = pytest.param(signal.SIGSTOP, "has sent no status for", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("number, text", [(signal.SIGKILL, "died at step"), STOPPED])
 def test_a_process_that_dies_or_stands_still_is_named(tmp_path, processes, number, text):
     processes += group(tmp_path)
     run = training(tmp_path)

@@ -3,7 +3,9 @@
 Killed runs are in `tests/laws/test_continuation.py`."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -61,16 +63,15 @@ def invariants(t: Any) -> dict[str, float]:
     }
 
 
-UNFUSED = pytest.param(["optimizer=adamw", "optimizer.fused=false"], marks=pytest.mark.slow)
-OPTIMIZERS = [["optimizer=adamw"], UNFUSED, ["optimizer=sgd"]]
+ADAMW, UNFUSED, SGD = "optimizer=adamw", "optimizer=adamw optimizer.fused=false", "optimizer=sgd"
+PAIRS = [("vectors", "gradient", ADAMW), ("language", "random", ADAMW), ("vectors", "random", SGD), ("language", "gradient", SGD)]
+OTHERS = [triple for triple in product(["vectors", "language"], ["gradient", "random"], [ADAMW, UNFUSED, SGD]) if triple not in PAIRS]
 
 
-@pytest.mark.parametrize("workload", ["vectors", "language"])
-@pytest.mark.parametrize("by", ["gradient", "random"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=" ".join)
+@pytest.mark.parametrize("workload, by, optimizer", [*PAIRS, *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS)])
 def test_invariants_and_rows_after_every_update(tmp_path, workload, by, optimizer):
     with observed_after_updates(invariants) as found:
-        run = runs.run(workload, tmp_path, *GROWING, f"growth.by={by}", *optimizer)
+        run = runs.run(workload, tmp_path, *GROWING, f"growth.by={by}", *optimizer.split())
     rows = {row["global_step"]: row for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row}
     assert [{name: rows[step][name] for name in found[0]} for step in range(1, 13)] == found
     densities = [row["growth/density"] for row in found]
@@ -169,18 +170,27 @@ JOBS = {
 }
 
 
+QUICK = ("vectors", "random")
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Return the root of the runs, in <processes>/<job>."""
+    """Return a function from "quick" or "slow" to the root of runs, in <processes>/<job>."""
 
     def job(name, folder, processes):
         return runs.job("language" if name == "language" else "vectors", folder, *JOBS[name], watch=["masks_of_each_rank"])
 
-    return runs.run_on_one_and_two(tmp_path_factory.mktemp("processes"), JOBS, job)
+    @functools.cache
+    def of(speed):
+        names = [name for name in JOBS if (name in QUICK) == (speed == "quick")]
+        return runs.run_on_one_and_two(tmp_path_factory.mktemp("processes"), names, job)
+
+    return of
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOBS])
 def test_two_processes_grow_like_one(results, name):
+    results = results("quick" if name in QUICK else "slow")
     histories = [torch.load(path) for path in sorted(results.glob(f"*/{name}/masks-rank*.pt"))]
     assert len(histories) == 3 and len(histories[0]) == 12
     assert runs.unequal(histories[0], histories[1]) == runs.unequal(histories[0], histories[2]) == []

@@ -251,7 +251,17 @@ def test_a_corrected_weight_decay_knows_the_learning_rate_scaled_with_the_global
     assert found == [(0.04, 0.04)]
 
 
-def test_a_state_that_cannot_be_saved_is_refused_at_the_first_update():
+class Lists(torch.optim.SGD):
+    """An optimizer with lists in its state, as kron of timm, whose first step compiles for a minute."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["Q"] = [torch.zeros(1)]
+
+
+def test_a_state_that_cannot_be_saved_is_refused_at_the_first_update(monkeypatch):
+    monkeypatch.setattr("timm.optim.create_optimizer_v2", lambda groups, opt, **options: Lists(groups))
     config, model = TimmOptimizerConfig(name="timm", fused=False, opt="kron", options={}, **COMMON), make_model()
     optimizers = built(config, model)
     fill_gradients(model, 0)

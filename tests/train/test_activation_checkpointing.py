@@ -15,29 +15,33 @@ from tests.train.test_compiling import VIT, WIDTH, compiled_with
 
 GRADNORM = ["weighting=gradnorm", "weighting.every=[1steps]"]
 CHOICES = ("none", "blocks", "2")
-SHORT = ["trainer.length=4steps", "schedule.checkpoint=[2steps]", "schedule.validate=[100%]"]
-SHORT += ["schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]", *GRADNORM]
+SHORT = ["trainer.length=3steps", "schedule.checkpoint=[2steps]", "schedule.validate=[100%]", "schedule.validate_mask_meta=[]"]
+SHORT += ["schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]", "trainer.global_batch_size=16", *GRADNORM]
 
 
 def trained(root, choice, *more):
     return runs.run("biota", root, *SHORT, f"trainer.activation_checkpointing={choice}", *more)
 
 
-def test_the_run_is_the_same_and_resumes(tmp_path):
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("none"), "none")
+
+
+def test_the_run_is_the_same_and_resumes(plain, tmp_path):
     """Dropout, drop-path, mixing, masking and GradNorm at the last shared layer are on; the second run is killed after its checkpoint."""
-    plain = trained(tmp_path / "none", "none")
     config = runs.configuration("biota", tmp_path / "blocks", *SHORT, "trainer.activation_checkpointing=blocks")
-    assert runs.differences(plain, runs.resumed(config, (loop, "train_one_step", 4))) == []
+    assert runs.differences(plain, runs.resumed(config, (loop, "train_one_step", 3))) == []
     assert runs.differences(plain, trained(tmp_path / "2", "2")) == []
 
 
-def test_negative_control_without_the_random_state_the_run_differs(tmp_path, monkeypatch):
+def test_negative_control_without_the_random_state_the_run_differs(plain, tmp_path, monkeypatch):
     original = activation_checkpointing.checkpoint
     without = lambda *args, **kwargs: original(*args, **kwargs, preserve_rng_state=False)
     monkeypatch.setattr(activation_checkpointing, "checkpoint", without)
     activation_checkpointing.checkpointed.cache_clear()
     try:
-        assert "metrics.jsonl" in runs.differences(trained(tmp_path / "none", "none"), trained(tmp_path / "blocks", "blocks"))
+        assert "metrics.jsonl" in runs.differences(plain, trained(tmp_path, "blocks"))
     finally:
         activation_checkpointing.checkpointed.cache_clear()
 

@@ -64,6 +64,7 @@ def test_equal_blocks_share_a_graph():
     assert [graphs_for(model, number, training=False) for number in (4, 4)] == [2, 0]
 
 
+@pytest.mark.slow
 def test_blocks_of_mformer_share_graphs():
     """Ten blocks are of four kinds; the last block is called with `queries`, the others of its kind without."""
     assert graphs_for(compiled(NANO), 4) == 5

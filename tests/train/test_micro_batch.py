@@ -31,7 +31,7 @@ def saved(run: Path) -> dict:
     return yaml.safe_load((run / "config.yaml").read_text())
 
 
-@pytest.mark.parametrize("workload", ["masked", "biota"])
+@pytest.mark.parametrize("workload", ["masked", pytest.param("biota", marks=pytest.mark.slow)])
 def test_a_run_is_the_same_as_with_the_number_given(tmp_path, workload):
     """With batch statistics, GradNorm, the moving average of the weights, mixing and masking."""
     with limited_to(9) as memory:

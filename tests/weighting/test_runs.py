@@ -136,6 +136,7 @@ def test_a_compiled_model_has_the_same_bits_too(tmp_path):
             assert runs.unequal(plain, found) == [], name
 
 
+@pytest.mark.slow
 def test_negative_control_measuring_fails_with_donated_buffers(tmp_path):
     """torch donates no buffers in a graph whose first backward keeps them, so the graph is compiled by a run without measuring."""
     nothing = mock.patch.object(compiling, "keep_compiled_graphs", lambda: None)

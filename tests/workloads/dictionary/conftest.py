@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,24 @@ READ = {
 }
 
 
+class Trained(Mapping[str, Path]):
+    """{workload: directory of a run of one update}, made at the first use."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.made = root, dict[str, Path]()
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in self.made:
+            self.made[name] = runs.run(name, self.root / name, "trainer.length=1steps", *READ[name])
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(READ)
+
+    def __len__(self) -> int:
+        return len(READ)
+
+
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> dict[str, Path]:
-    """Return {workload: directory of a run of one update}."""
-    root = tmp_path_factory.mktemp("trained")
-    return {name: runs.run(name, root / name, "trainer.length=1steps", *settings) for name, settings in READ.items()}
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("trained"))

@@ -55,7 +55,7 @@ def batch_of(x: Tensor) -> dict[str, Tensor]:
     return {"activation": x, "weight": torch.ones(len(x))}
 
 
-def train(config: Any, updates: int = 200) -> SparseDictionary:
+def train(config: Any, updates: int = 100) -> SparseDictionary:
     """Return a dictionary trained on `updates` batches of 128 activations."""
     model = build_dictionary(config, WIDTH, seed=0)
     model.fit_scale(activations(512, seed=1))

@@ -9,6 +9,7 @@ import torch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generation
 from linnaeus.workloads.language.generation import IncrementalDecoder, Sampling, draw, generate, probabilities, window_start
+from tests.covering import every_choice
 from tests.workloads.language import test_gpt
 
 VOCABULARY, BLOCK = 21, 16
@@ -28,12 +29,11 @@ def full_logits(model, tokens, slide):
         return model({"input": torch.tensor([window])})["logits"][0, -1, :VOCABULARY]
 
 
-@pytest.mark.parametrize("slide", [1, pytest.param(5, marks=pytest.mark.slow), BLOCK])
-@test_gpt.every_variant
-def test_logits_with_the_cache_equal_those_without(variant, slide, monkeypatch):
+@every_choice(name=list(test_gpt.VARIANTS), slide=[1, 5, BLOCK])
+def test_logits_with_the_cache_equal_those_without(name, slide, monkeypatch):
     """Prompts of many lengths in one batch, some far longer than the block."""
     monkeypatch.setattr(generation, "SPAN", 4)
-    model = shaken(vocabulary_multiple=8, **variant)
+    model = shaken(vocabulary_multiple=8, **test_gpt.VARIANTS[name])
     rows, choose = [list(p) for p in PROMPTS], random.Random(0)
     decoder = IncrementalDecoder(model, rows, 3 * BLOCK, slide)
     for _ in range(2 * BLOCK + 3):
@@ -64,9 +64,7 @@ def test_window_starts():
                 assert start % slide == 0 and n - start <= block and n - start >= min(n, block - slide + 1)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], ids=["greedy", "all", "nucleus"])
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@every_choice(sampling=[GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], dtype=[torch.float32, torch.float64], positions=["learned", "rotary"])
 def test_a_prompt_in_a_batch_continues_as_alone(positions, dtype, sampling):
     model = shaken(dtype, positions=positions)
     together = generate(model, PROMPTS, 40, sampling, seed=3)

@@ -15,6 +15,7 @@ from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.model import causal_attention
 from linnaeus.workloads.language.model.causal_attention import rotary_table
 from linnaeus.workloads.language.model.gpt import GPT, build_gpt
+from tests.covering import every_choice
 
 DEFAULTS = GPTConfig("gpt", "gpt_nano", None, None, None, "learned", None, False, 0.0, 1, [], None, "erf")
 VOCABULARY, BLOCK = 37, 24
@@ -222,14 +223,10 @@ def sparse(model):
     return model
 
 
-PRECISIONS = [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow), torch.bfloat16]
-
-
-@pytest.mark.parametrize("precision", PRECISIONS, ids=["float32", "float64", "bf16"])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@every_variant
-def test_later_tokens_do_not_change_earlier_logits(variant, dropout, precision):
+@every_choice(name=list(VARIANTS), dropout=[0.0, 0.3], precision=[torch.float32, torch.float64, torch.bfloat16])
+def test_later_tokens_do_not_change_earlier_logits(name, dropout, precision):
     """Dense and sparse, in training and evaluation mode, with and without dimension weights in the batch."""
+    variant = VARIANTS[name]
     tokens, given = some_tokens(), [{}, {"dimensions": some_weights()}] if variant["dimensions"] else [{}]
     model = shaken(dropout=dropout, **variant)
     model = model.double() if precision == torch.float64 else model

@@ -58,7 +58,7 @@ def split(tmp_path_factory):
     root = tmp_path_factory.mktemp("language")
     runs.run_job(runs.job("language", root / "one", *mixed(root / "one")))
     runs.run_job(runs.job("language", root / "random-one", *RANDOM))
-    two = [runs.job("language", root / "two", *mixed(root / "two", "trainer.num_workers=2"))]
+    two = [runs.job("language", root / "two", *mixed(root / "two", "trainer.num_workers=1"))]
     two.append(runs.job("language", root / "random-two", *RANDOM))
     runs.run_group(2, [*two, runs.job("language", root / "f32-two", *F32, watch=["first_gradients"])], root)
     runs.run_job(runs.job("language", root / "grown", *mixed(root / "grown", *GROWING)))

@@ -75,9 +75,8 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kills", [name if number == 0 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(KILLS)]
-)
+@pytest.mark.slow  # quick: kills of phases in tests/laws/test_curriculum.py, of a growing text model in tests/laws/test_continuation.py
+@pytest.mark.parametrize("kills", KILLS)
 def test_a_run_killed_three_times_resumes_bit_for_bit(run, tmp_path, kills):
     """One run is killed three times and ends with loader workers, which compute the mixture and the weights themselves."""
     config = runs.configuration("nanecho", tmp_path, *KEPT)
@@ -88,6 +87,7 @@ def test_a_run_killed_three_times_resumes_bit_for_bit(run, tmp_path, kills):
     assert runs.differences(run, runs.run_path(config)) == []
 
 
+@pytest.mark.slow
 def test_negative_control_a_phase_one_step_late_is_found(run, tmp_path):
     late = runs.run("nanecho", tmp_path, *KEPT, "schedule.phases.hypergraph_patterns.start=17steps")
     found = runs.differences(run, late)

@@ -52,7 +52,13 @@ def requests(number, model):
     ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = {("slots", "beam"), ("points", "direct"), ("slots", "closure")}
+EVERY = [(code, method) for code in ("slots", "points") for method in METHODS]
+MARKED = [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in EVERY]
+METHOD = pytest.mark.parametrize("run, method", MARKED, indirect=["run"])
+
+
+@METHOD
 def test_answers_are_full_legal_builds_with_the_given_gear(model, method):
     asked = requests(130, model)
     for request, answers in zip(asked, model.answers(asked, method, 1 if method == "closure" else 3), strict=True):
@@ -72,7 +78,7 @@ def test_the_first_of_several_answers_is_the_single_one(model):
             assert (alone[0].build == several[0].build).all() and alone[0].expected_right >= several[-1].expected_right
 
 
-@pytest.mark.parametrize("method", METHODS)
+@METHOD
 def test_batched_answers_equal_single_ones(model, method):
     asked = requests(39, model)
     together = model.answers(asked, method, 1)

@@ -25,7 +25,7 @@ from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 
 KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
 CPU = Facts(rows=2000, ranks=("family", "genus", "species"), known=KNOWN, side=200, device="cpu", has_bf16=True, pretrained=False)
-SMALL = ("model.backbone=resnet10t", "trainer.length=2epochs", "trainer.device=cpu", "trainer.threads=1", "logger.report=false")
+SMALL = ("model.backbone=resnet10t", "trainer.length=1epochs", "trainer.device=cpu", "trainer.threads=1", "logger.report=false")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_rule_reads_the_settings_that_are_given(manifest: Path) -> None:
     assert chosen(CPU, trainer__global_batch_size=16)["optimizer.lr"] == chosen(CPU)["optimizer.lr"] / 2
     tree, choices, _ = with_choices(compose_tree(["experiment=photos", f"data.path={manifest}", "trainer.global_batch_size=256", *SMALL]))
     assert {choice.key for choice in choices} == set(KEYS) - {"model.backbone", "trainer.length", "trainer.global_batch_size"}
-    assert tree["trainer"]["global_batch_size"] == 256 and tree["trainer"]["length"] == "2epochs"
+    assert tree["trainer"]["global_batch_size"] == 256 and tree["trainer"]["length"] == "1epochs"
     assert tree["optimizer"]["lr"] == pytest.approx(0.006) and tree["data"]["image_size"] == 64
 
 

@@ -34,9 +34,9 @@ def traced():
 @pytest.mark.parametrize(
     ("head", "loss", "nulls", "mixed"),
     [
-        ("linear", "label_smoothing", False, False),
-        ("marginal", "marginal", False, True),
-        ("conditional", "conditional", True, False),
+        ("linear", "label_smoothing", True, True),
+        pytest.param("marginal", "marginal", False, True, marks=pytest.mark.slow),
+        pytest.param("conditional", "conditional", True, False, marks=pytest.mark.slow),
         pytest.param("conditional", "logit_adjusted", False, True, marks=pytest.mark.slow),
         pytest.param("hierarchical_softmax", "cross_entropy", False, False, marks=pytest.mark.slow),
     ],

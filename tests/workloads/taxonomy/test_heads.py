@@ -1,7 +1,6 @@
 """Test every head against probabilities computed node by node in float64; the tree law; null labels; routing."""
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from linnaeus.workloads.taxonomy.heads import LinearScores, Priors, Scores, buil
 from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
 from linnaeus.workloads.taxonomy.plugin_checks import check_mean
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.covering import every_pair
 from tests.workloads.taxonomy.trees import KINDS, is_path, random_tree, with_null_labels
 
 WIDTH, ROWS = 8, 40
@@ -45,8 +45,8 @@ def make(name, kind="plain", null=False, seed=0, **more):
 
 
 def every(names):
-    """Return the mark of a test of these heads on trees of each kind, without and with null classes."""
-    return pytest.mark.parametrize("name, kind, null", product(names, KINDS, (False, True)))
+    """Return the mark of a test of these heads on trees of each kind, without and with null classes: every pair of these."""
+    return every_pair(name=list(names), kind=list(KINDS), null=[False, True])
 
 
 def children_of(tree):
@@ -82,8 +82,7 @@ def node_probabilities(name, tree, head, scores):
     return found, nulls
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.5])
-@every(TREES)
+@every_pair(name=TREES, kind=list(KINDS), null=[False, True], missing=[0.0, 0.5])
 @torch.no_grad()
 def test_probabilities_match_a_walk_down_the_tree(name, kind, null, missing):
     """`missing`: share of labels that are left out at any rank, so that a species is known whose genus is not given."""
@@ -240,12 +239,8 @@ def test_negative_control_a_linear_head_contradicts_the_tree():
     assert not is_path(tree, head(features).path().numpy()).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@every_pair(name=TREES, fast=[True, False], training=[True, False], null=[False, True], kind=list(KINDS))
 @torch.no_grad()
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("name", TREES)
 def test_predictions_are_paths_from_the_top_to_a_leaf(name, fast, training, null, kind):
     tree, _label, head, features = make(name, kind, null)
     head.train(training)

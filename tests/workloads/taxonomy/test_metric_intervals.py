@@ -100,6 +100,7 @@ def test_one_group_gives_nan():
 
 RUN = [
     "trainer.length=6steps",
+    "trainer.global_batch_size=8",
     "schedule.validate=[2steps]",
     "schedule.validate_mask_meta=[100%]",
     "schedule.validate_partial_mask_meta=[]",

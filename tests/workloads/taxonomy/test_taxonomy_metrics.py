@@ -12,6 +12,7 @@ from linnaeus.workloads.taxonomy.heads import LinearScores, build_head
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, main_labels
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.covering import every_pair
 from tests.workloads.taxonomy.metric_reference import reference
 from tests.workloads.taxonomy.trees import KINDS, random_tree
 
@@ -121,9 +122,7 @@ def expected(tree, scores, batch):
 HEADS = ("linear", "conditional", "marginal", "hierarchical_softmax")
 
 
-@pytest.mark.parametrize("null", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("head", HEADS)
+@every_pair(head=HEADS, kind=list(KINDS), null=[False, True])
 def test_every_metric_matches_its_definition(head, kind, null):
     given = case(head, kind, null, seed=len(kind) + null)
     slow = expected(*given)

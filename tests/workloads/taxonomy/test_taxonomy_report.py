@@ -18,7 +18,15 @@ from linnaeus.workloads.taxonomy.report.clades import clade_counts, clade_tree
 from tests import runs
 from tests.reporting.test_html_report import Checker
 
-MORE = ["logger.report=true", "data.validation_samples=40", "schedule.validate=[50%, 100%]", "schedule.validate_mask_meta=[100%]"]
+MORE = [
+    "logger.report=true",
+    "trainer.length=4steps",
+    "trainer.global_batch_size=8",
+    "data.validation_batch=20",
+    "data.validation_samples=40",
+    "schedule.validate=[50%, 100%]",
+    "schedule.validate_mask_meta=[100%]",
+]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ FAMILIES = {  # smallest model of each family that reads 32 pixels -> whether it
 }
 
 
-LARGE = {"swin_tiny_patch4_window7_224", "mobilevit_xxs", "vit_pwee_patch16_reg1_gap_256"}
+LARGE = {"convnext_atto", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "mobilevit_xxs", "vit_pwee_patch16_reg1_gap_256"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in FAMILIES])

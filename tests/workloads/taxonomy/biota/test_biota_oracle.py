@@ -32,7 +32,10 @@ def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = Fa
     return true, score.argmax(axis=1)
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
+QUICK = ("with_meta", "without_meta", "mask_SPATIAL")
+
+
+@pytest.mark.parametrize("condition", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CONDITIONS])
 def test_simulation_agrees_with_the_ceilings(condition):
     n = 12000
     true, predicted = simulate(CONDITIONS[condition], n, seed=5)

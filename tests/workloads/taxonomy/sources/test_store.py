@@ -92,6 +92,7 @@ def test_a_store_trains_and_has_the_labels_and_metadata_of_its_source(encoding, 
     assert trains(tmp_path, "data=store", f"data.path={tmp_path / 'store'}")["status"] == "finished"
 
 
+@pytest.mark.slow  # quick: the batches of a run from a store with workers, tests/laws/test_position_from_a_store.py
 def test_loader_workers_read_the_same(records, tmp_path):
     prepare(tmp_path / "store", records, "--images=raw", "--short-side=16")
     small = [text for text in runs.TINY if not text.startswith(("data.", "trainer.num_workers"))]

@@ -396,7 +396,7 @@ def test_errors_of_a_url_are_those_of_files(tmp_path, memory):
         UrlFiles(f"zip://::file://{archive}", ["1.png"]).read(0)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_another_process_reads_the_same(start, tmp_path):
     (tmp_path / "1.png").write_bytes(photograph(1))
     found = UrlFiles(f"zip://::file://{zipped(tmp_path, tmp_path / 'x.zip')}", ["1.png"])

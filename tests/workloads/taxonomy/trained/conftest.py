@@ -18,7 +18,7 @@ from tests import runs
 
 SETTINGS = ["data=manifest", "data.image_size=16", "augment=none", "trainer.length=4steps", "schedule.checkpoint=[100%]"]
 SETTINGS += ["schedule.validate=[100%]", "schedule.best_monitor=val/loss", "run.experiment=photos", "run.name=run"]
-
+SETTINGS += ["data.validation_batch=16"]  # of a validation and of `linnaeus evaluate`
 
 HAS_ONNX = all(map(find_spec, ONNX_PACKAGES))
 
@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("trained")
     export(biota_config(train=60, validation=30, size=24), folder / "photographs")
     manifest = folder / "photographs" / "manifest.csv"
-    settings = [text for text in runs.TINY if not text.startswith("schedule.checkpoint")]
+    settings = [text for text in runs.TINY if not text.startswith(("schedule.checkpoint", "data.validation_batch"))]
     config = runs.composed([*settings, *SETTINGS, f"data.path={manifest}", f"run.root={folder}"])
     assert runs.start(config) == 0
     run = runs.run_path(config)

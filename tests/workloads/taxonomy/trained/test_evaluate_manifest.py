@@ -77,7 +77,7 @@ def read_json(path: Path) -> dict:
 def test_the_validation_rows_have_the_metrics_of_the_run_to_the_last_digit(finished, validated, tmp_path, capsys, kind):
     rows = [{key: value for key, value in row.items() if key not in ("observation", "station")} for row in validated]
     manifest = written(finished, f"plain_{kind}.csv", rows)
-    size = [] if kind == "run" else ["--batch-size", "2"]  # that of the run, which a bundle does not record
+    size = [] if kind == "run" else ["--batch-size", "16"]  # that of the run, which a bundle does not record
     evaluated(capsys, getattr(finished, kind), "--manifest", manifest, "--output", tmp_path, *size)
     found, final = read_json(tmp_path / "metrics.json")["metrics"], runs.summary(finished.run)["final"]
     own = {key: value for key, value in final.items() if key.split("/")[0] in ("val", "val_mask_meta")}

@@ -268,7 +268,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(finished, tmp_path, capsys, 
     with runs.full_disk(), pytest.raises((SystemExit, ConfigError)) as error:
         if form is None:
             export_cli.main([str(finished.run), str(tmp_path / "out")])
-        export_forms.write_forms(classifier(model=TIMM if form == "timm" else MFORMER, small=False), None, tmp_path / "out", [form])
+        made = classifier(model=TIMM, small=False) if form == "timm" else classifier()
+        export_forms.write_forms(made, None, tmp_path / "out", [form])
     line = capsys.readouterr().err or f"{error.value}\n"
     assert line.count("\n") == 1 and "out cannot be written (File too large)" in line
     assert list(tmp_path.iterdir()) == []

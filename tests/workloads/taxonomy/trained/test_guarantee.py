@@ -159,13 +159,22 @@ def test_one_photograph_of_each_observation_is_used():
     assert sorted(group[rows].tolist()) == [1, 2, 3] and calibration_fit.one_of_each(None, 3).tolist() == [0, 1, 2]
 
 
-@pytest.fixture
-def calibrated(finished, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def calibrated_once(finished, tmp_path_factory):
     """A copy of the run, calibrated on the 30 photographs that it was not trained on; 12 observations are enough here."""
-    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
-    shutil.copytree(finished.run, tmp_path / "run")
+    run = tmp_path_factory.mktemp("calibrated") / "run"
+    shutil.copytree(finished.run, run)
     words = ["--manifest", str(finished.manifest), "--precision", "0.1", "0.5", "--confidence", "0.6"]
-    assert calibrate_cli.main([str(tmp_path / "run"), *words]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration_fit, "FEWEST", 12)
+        assert calibrate_cli.main([str(run), *words]) == 0
+    return run
+
+
+@pytest.fixture
+def calibrated(calibrated_once, tmp_path):
+    """A copy of the calibrated run, which a test may change."""
+    shutil.copytree(calibrated_once, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -205,7 +214,8 @@ def test_calibrated_probabilities_are_one_distribution_on_the_tree(finished, hea
     monkeypatch.setattr(calibration_fit, "FEWEST", 12)
     settings = [text for text in runs.TINY if not text.startswith("schedule.checkpoint")]
     loss = [] if head == "linear" else [f"loss={head}"]
-    config = runs.composed([*settings, *SETTINGS, f"head={head}", *loss, f"data.path={finished.manifest}", f"run.root={tmp_path}"])
+    short = ["trainer.length=2steps", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
+    config = runs.composed([*settings, *SETTINGS, *short, f"head={head}", *loss, f"data.path={finished.manifest}", f"run.root={tmp_path}"])
     assert runs.start(config) == 0
     run = runs.run_path(config)
     assert calibrate_cli.main([str(run), "--manifest", str(finished.manifest), "--precision", "0.1", "--confidence", "0.6"]) == 0

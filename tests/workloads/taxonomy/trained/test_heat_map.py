@@ -15,6 +15,7 @@ from linnaeus.workloads.taxonomy.trained import heat_map
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from tests.covering import every_choice
 
 SIDE = 96
 NOWHERE = metadata_of(1, {})
@@ -88,8 +89,7 @@ def test_a_map_of_channels_last_and_a_large_one(tree):
     assert not heat_map._scaled(-torch.ones(4, 4)).any()
 
 
-@pytest.mark.parametrize("head", ["linear", "conditional", "marginal"])
-@pytest.mark.parametrize("backbone", [None, "test_vit", "test_convnext"])
+@every_choice(backbone=[None, "test_vit", "test_convnext"], head=["linear", "conditional", "marginal"])
 def test_the_map_of_a_taxon_that_is_certain_is_zero(tree, backbone, head):
     """All possible leaves are below it; rounding errors of a sum over several leaves are not shown."""
     model = classifier(tree, backbone, head)

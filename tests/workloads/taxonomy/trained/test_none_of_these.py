@@ -89,15 +89,22 @@ def test_precision_is_that_of_the_answers_and_unknown_taxa_are_right_above_their
     assert (others["answered/genus"], others["answered/species"]) == (0.5, 0.5)
 
 
-@pytest.fixture
-def calibrated(finished, tmp_path, monkeypatch):
-    """A copy of the run, calibrated so that a third of the photographs are none of these."""
-    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
-    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    shutil.copytree(finished.run, tmp_path / "run")
+@pytest.fixture(scope="module")
+def calibrated(finished, tmp_path_factory):
+    """A copy of the run, calibrated so that a third of the photographs are none of these. No test changes it."""
+    run = tmp_path_factory.mktemp("calibrated") / "run"
+    shutil.copytree(finished.run, run)
     words = ["--manifest", str(finished.manifest), "--precision", "0.1", "--confidence", "0.6", "--keep", "0.66"]
-    assert calibrate_cli.main([str(tmp_path / "run"), *words]) == 0
-    return tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration_fit, "FEWEST", 12)
+        patch.setattr("torch.set_num_threads", lambda threads: None)
+        assert calibrate_cli.main([str(run), *words]) == 0
+    return run
+
+
+@pytest.fixture(autouse=True)
+def threads_of_the_tests(monkeypatch):
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
 
 
 def test_none_of_these_in_python_and_in_files(finished, calibrated, tmp_path):

@@ -49,7 +49,8 @@ def north_and_spring(count: int = 3000) -> tuple[np.ndarray, Metadata]:
 @pytest.fixture(scope="module")
 def prior() -> PlacePrior:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prior_fit, "MOST_UPDATES", 600)  # enough here
+        patch.setattr(prior_fit, "MOST_UPDATES", 300)  # enough here, with this rate
+        patch.setattr(prior_fit, "LR", 5e-3)
         return train_prior(TREE, *north_and_spring(), None, ("SPATIAL", "TEMPORAL"))
 
 
@@ -75,14 +76,19 @@ def test_taxa_are_likely_where_and_when_they_were_photographed(prior):
 
 
 def test_training_again_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 100)
-    first, second = (train_prior(TREE, *north_and_spring(600), np.arange(600) // 3, ("SPATIAL",)).state_dict() for _ in range(2))
+    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 20)
+    monkeypatch.setattr(prior_fit, "CHECK_EVERY", 10)
+    train = lambda: train_prior(TREE, *north_and_spring(600), np.arange(600) // 3, ("SPATIAL",)).state_dict()
+    first = train()
     torch.rand(3)
+    second = train()
     assert runs.unequal(first, second) == []
+    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 10)
+    assert runs.unequal(first, train()), "negative control: the updates change the weights"
 
 
 def test_rare_components_are_left_out_and_none_is_an_error(monkeypatch):
-    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 100)
+    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 10)
     labels, given = north_and_spring(600)
     given.day[150:] = np.nan
     assert train_prior(TREE, labels, given, None, ("SPATIAL", "TEMPORAL")).components == ("SPATIAL",)
@@ -117,7 +123,8 @@ def run(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
     settings = ["data=manifest", "data.image_size=16", "augment=none", "trainer.length=4steps", "schedule.checkpoint=[100%]"]
     settings += ["schedule.validate=[100%]", "schedule.best_monitor=val/loss", "data.components=[]", f"data.path={finished.manifest}"]
-    tiny = [text for text in runs.TINY if not text.startswith(("schedule.checkpoint", "schedule.validate", "schedule.partial"))]
+    settings += ["data.validation_batch=16"]
+    tiny = [text for text in runs.TINY if not text.startswith(("schedule.checkpoint", "schedule.validate", "schedule.partial", "data."))]
     config = runs.composed([*tiny, *settings, "schedule.validate_mask_meta=[]", f"run.root={folder}", "run.name=run"])
     assert runs.start(config) == 0
     return runs.run_path(config)

@@ -22,6 +22,7 @@ MOST_FILES = 50_000  # on a network file system a file takes milliseconds
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: multiplication by it orders sizes as if at random
 BLOCK = 64  # photographs per task of a thread
 NOT_READ = 0  # in place of a hash
+WIDE = 16  # bytes of `wide_hash`
 
 
 def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
@@ -46,6 +47,12 @@ def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
 def content_hash(data: bytes) -> int:
     """Return the hash of the content of a file: 8 bytes of BLAKE2b as an integer from 0 to 2^64 - 1."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def wide_hash(data: bytes) -> bytes:
+    """Return 16 bytes of BLAKE2b of the content of a file. Of a billion
+    different contents, two have the same with a probability of 2e-21."""
+    return hashlib.blake2b(data, digest_size=WIDE).digest()
 
 
 def _hash_of_row(files: ImageFiles, row: int) -> int:

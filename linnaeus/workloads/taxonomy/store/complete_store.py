@@ -13,6 +13,7 @@ from linnaeus.files import TEMPORARY, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords
+from linnaeus.workloads.taxonomy.manifest.contents import WIDE
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
 from linnaeus.workloads.taxonomy.store.random_split import split_note
@@ -28,24 +29,26 @@ class Prepared(NamedTuple):
     place: np.ndarray  # int64 [N, 3]: number of the part, offset and size in bytes; size 0 for a photograph that cannot be decoded
     shape: np.ndarray  # int32 [N, 2]: height and width
     hashes: np.ndarray  # uint64 [N]: hashes of the stored bytes
+    originals: np.ndarray  # uint8 [N, 16]: `wide_hash` of the original files
     bad: list[tuple[str, str]]  # name and reason of each photograph that cannot be decoded
 
     @classmethod
     def of(cls, writer: PartWriter) -> "Prepared":
         """Return the joined tables of all parts. Raise `ConfigError` if a table is damaged."""
         count = len(writer.files.names)
-        found = cls(np.empty((count, 3), np.int64), np.empty((count, 2), np.int32), np.empty(count, np.uint64), [])
+        sized = np.empty((count, 3), np.int64), np.empty((count, 2), np.int32), np.empty(count, np.uint64)
+        found = cls(*sized, np.empty((count, WIDE), np.uint8), [])
         for number in range(writer.count()):
             part, rows = writer.read(number), writer.rows(number)
             own = slice(rows.start, rows.stop)
             found.place[own] = np.stack([np.full(len(rows), number), np.cumsum(part.sizes) - part.sizes, part.sizes], axis=1)
-            found.shape[own], found.hashes[own] = part.shapes, part.hashes
+            found.shape[own], found.hashes[own], found.originals[own] = part.shapes, part.hashes, part.originals
             found.bad.extend((str(writer.files.names[rows[i]]), reason) for i, reason in enumerate(part.reasons) if reason)
         return found
 
     def take(self, rows: np.ndarray) -> "Prepared":
         """Return the tables with only the photographs `rows`, int64 [M]. The list `bad` remains complete."""
-        return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
+        return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.originals[rows], self.bad)
 
 
 def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], request: dict[str, Any], writer: PartWriter) -> list[str]:
@@ -95,8 +98,8 @@ def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
     write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
     layout.write_lines(store / "names.txt", rows.files.names)
     layout.write_metadata(store, rows.metadata)
-    arrays = {"place": prepared.place, "shape": prepared.shape, "hashes": prepared.hashes, "split": rows.split, "weight": rows.weight}
-    for name, array in arrays.items():
+    arrays = {name: getattr(prepared, name) for name in ("place", "shape", "hashes", "originals")}
+    for name, array in (arrays | {"split": rows.split, "weight": rows.weight}).items():
         if array is not None:
             layout.write_array(store / f"{name}.npy", array)
     layout.write_array(store / "labels.npy", np.asfortranarray(rows.labels))  # the start reads rank after rank

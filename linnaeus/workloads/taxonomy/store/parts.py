@@ -2,8 +2,8 @@
 
 A part has a file of photographs and a table, `NNNNN.npz`. The table is written last, so a part is complete when the table exists. A part is
 written again if it is incomplete, because a process was killed, or if its bytes do not match the hashes in its table. The table also has
-hashes of some original files, which show if the source has changed but kept its names and sizes. A photograph that cannot be decoded has
-size 0 and a reason in the table.
+hashes of the original files. Those of a few are compared when a preparation continues, which shows if the source has changed but kept its
+names and sizes. A photograph that cannot be decoded has size 0 and a reason in the table.
 """
 
 import errno
@@ -17,7 +17,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import write_atomic
-from linnaeus.workloads.taxonomy.manifest.contents import content_hash
+from linnaeus.workloads.taxonomy.manifest.contents import WIDE, content_hash, wide_hash
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.process_pool import each_in_processes
@@ -38,7 +38,7 @@ class Part:
     shapes: np.ndarray  # int32 [M, 2]: height and width
     hashes: np.ndarray  # uint64 [M]: hashes of the stored bytes
     reasons: list[str]  # [M], "" for a photograph that is stored
-    originals: np.ndarray  # uint64 [S], hashes of the original files of `PartWriter.sample`; 0 for a file that cannot be read
+    originals: np.ndarray  # uint8 [M, 16]: `wide_hash` of the original files; 0 for a file that cannot be read
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,13 @@ class PartWriter:
     def write(self, part: int) -> int:
         """Write a part. Return the number of its photographs. Raise `OSError` for an original file that may be readable later."""
         rows = self.rows(part)
-        sizes, shapes, hashes, reasons = [], [], [], []
-        originals = dict.fromkeys(self.sample(part), 0)
+        sizes, shapes, hashes, reasons, originals = [], [], [], [], []
         path = part_path(self.store, part)
         temporary = path.with_suffix(f".tmp-{os.uname().nodename}-{os.getpid()}")
         with open(temporary, "wb", buffering=BUFFER) as file:
             for block in self._blocks(rows):
-                encoded = [self._encoded(original) for _, original in block]
-                originals |= {row: content_hash(original) for row, original in block if row in originals and isinstance(original, bytes)}
+                encoded = [self._encoded(original) for original in block]
+                originals += [wide_hash(original) if isinstance(original, bytes) else bytes(WIDE) for original in block]
                 file.writelines(data for data, _, _ in encoded)
                 sizes += [len(data) for data, _, _ in encoded]
                 shapes += [shape for _, shape, _ in encoded]
@@ -95,21 +94,21 @@ class PartWriter:
             shapes=np.array(shapes, np.int32),
             hashes=np.array(hashes, np.uint64),
             reasons=np.array(reasons, dtype=str),
-            originals=np.array(list(originals.values()), dtype=np.uint64),
+            originals=np.frombuffer(b"".join(originals), np.uint8).reshape(-1, WIDE),
         )
         write_atomic(path.with_suffix(".npz"), content.getvalue())
         return len(rows)
 
-    def _blocks(self, rows: range) -> Iterator[list[tuple[int, bytes | str]]]:
-        """Yield lists of a few rows, each with the bytes of its original file, or (a str) the reason why the file can never be read."""
-        block: list[tuple[int, bytes | str]] = []
+    def _blocks(self, rows: range) -> Iterator[list[bytes | str]]:
+        """Yield the original files of the rows, a few at once: the bytes of each, or (a str) the reason why it can never be read."""
+        block: list[bytes | str] = []
         size = 0
         for row in rows:
             try:
                 original: bytes | str = self._read(row)
             except NotAnImage as error:
                 original = _reason(error)
-            block.append((row, original))
+            block.append(original)
             size += len(original)
             if len(block) == TOGETHER or size > BUFFER:
                 yield block
@@ -142,8 +141,8 @@ class PartWriter:
                     return False
         except (ConfigError, OSError, ValueError):
             return False
-        for row, expected in zip(self.sample(part), found.originals.tolist(), strict=True):
-            if self._original_hash(row) != expected:
+        for row in self.sample(part):
+            if self._original_hash(row) != found.originals[row - self.rows(part).start].tobytes():
                 raise ConfigError(
                     f"OUT: {quoted(str(self.files.names[row]))} is not the photograph that was prepared, although its name and size are "
                     f"the same: the source has changed; choose a new folder, or delete {quoted(str(self.store), 120)}"
@@ -156,19 +155,19 @@ class PartWriter:
         try:
             with np.load(path.with_suffix(".npz"), allow_pickle=False) as table:
                 found = Part(table["sizes"], table["shapes"], table["hashes"], table["reasons"].tolist(), table["originals"])
-            if len(found.sizes) != len(self.rows(part)) or len(found.originals) != len(self.sample(part)):
-                raise ValueError("the table of another part")
+            if len(found.sizes) != len(self.rows(part)) or found.originals.shape != (len(found.sizes), WIDE):
+                raise ValueError("the table of another part, or of an earlier program")
         except Exception as error:  # numpy raises errors of zip files, of zlib, of its headers and of Python's tokenizer
             raise ConfigError(f"OUT: {path.with_suffix('.npz')} is damaged ({one_line(error)}); repeat the command") from error
         if not path.exists() or path.stat().st_size != int(found.sizes.sum()):
             raise ConfigError(f"OUT: {path} is incomplete; repeat the command")
         return found
 
-    def _original_hash(self, row: int) -> int:
+    def _original_hash(self, row: int) -> bytes:
         try:
-            return content_hash(self._read(row))
+            return wide_hash(self._read(row))
         except NotAnImage:
-            return 0
+            return bytes(WIDE)
 
     def _read(self, row: int) -> bytes:
         try:

@@ -6,7 +6,7 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.decoding import limited_pixels
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
-from linnaeus.workloads.taxonomy.store.store_layout import part_path
+from linnaeus.workloads.taxonomy.store.store_layout import part_path, read_array
 from linnaeus.workloads.taxonomy.text_arrays import Names
 
 
@@ -42,6 +42,16 @@ class StoreFiles(ImageFiles):
             return super().inspect(row, short_side, max_pixels)
         height, width = self.shape[row].tolist()
         return self.read(row), self.decode(row, short_side, max_pixels), (width, height)
+
+    def originals(self) -> np.ndarray | None:
+        """Return `wide_hash` of the original files, uint8 [N, 16]; None if an earlier program, which did not hash them, has made the store.
+
+        They are read from the disk at each call, because training does not need them. Raise `ConfigError` if they cannot be read."""
+        path = self.store / "originals.npy"
+        if not path.exists():
+            return None
+        stored, own = (array[:, 0] << 40 | array[:, 1] for array in (read_array(self.store / "place.npy", mapped=True), self.place))
+        return read_array(path, mapped=True)[np.searchsorted(stored, own)]  # a part is smaller than 2^40 bytes; the places are sorted
 
     def _bytes(self, row: int) -> np.ndarray:
         """Return the stored bytes of a photograph, uint8 [size], memory-mapped. Raise `OSError` if the file is too short."""

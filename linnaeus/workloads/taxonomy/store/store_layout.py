@@ -11,6 +11,8 @@ columns/I.npy, I.txt    column I, by which records can be grouped: int32 [N], fo
 place.npy               int64 [N, 3]: part, offset and size in bytes of each photograph
 shape.npy               int32 [N, 2]: height and width, for raw pixels
 hashes.npy              uint64 [N]: BLAKE2b (8 bytes) of each stored photograph
+originals.npy           uint8 [N, 16]: BLAKE2b (16 bytes) of each original file, by which `linnaeus calibrate` finds training photographs;
+                        not in a store of an earlier program
 digests.npy             uint64 [N]: BLAKE2b (8 bytes) of each name, by which a split is computed
 parts/00000.bin ...     the photographs, one after the other
 left_out.csv            name and reason of each record that was left out

@@ -506,6 +506,31 @@ def test_a_source_of_many_records_gives_the_same_store(form, records, tmp_path, 
     assert files(tmp_path / "objects") == files(tmp_path / "lines")
 
 
+def test_a_store_has_a_hash_of_each_original_file(records, tmp_path, capsys):
+    folder = tmp_path / "photos"
+    shutil.copytree(records.folder, folder, ignore=shutil.ignore_patterns("export"))
+    (folder / records.rows[3]["path"]).write_bytes(b"not a photograph")
+    options = ["--short-side=16", "data.max_bad_fraction=0.1"]
+    with runs.killed(preparation, "finish", 1):
+        prepare(tmp_path / "store", records, *options, path=folder / "manifest.csv")
+    table = tmp_path / "store/parts/00001.npz"
+    with np.load(table) as content:
+        changed = dict(content) | {"originals": np.zeros(8, np.uint64)}
+    np.savez(table, **changed)  # as an earlier program wrote it
+    assert prepare(tmp_path / "store", records, *options, path=folder / "manifest.csv") == 0
+    assert "damaged, to be written again: 1 part (1)" in capsys.readouterr().err
+    source = store_of(tmp_path / "store")
+    rows = np.arange(len(source.ids))[::-3]
+    found = source.images.files.take(rows).originals()
+    expected = [hashlib.blake2b((folder / name).read_bytes(), digest_size=16).digest() for name in source.ids[rows].tolist()]
+    assert [one.tobytes() for one in found] == expected and len(source.ids) == len(records.rows) - 1
+    (tmp_path / "store/originals.npy").unlink()
+    with pytest.raises(ConfigError, match=r"originals.npy.*is not as `linnaeus prepare` wrote it"):
+        store_of(tmp_path / "store")
+    write_record(tmp_path / "store", read_record(tmp_path / "store"))  # as in a store of an earlier program
+    assert store_of(tmp_path / "store").fingerprint == source.fingerprint and source.images.files.originals() is None
+
+
 def test_a_process_gets_the_names_of_one_part_only(records, tmp_path):
     names = [row["path"] for row in records.rows]
     sizes = []

@@ -1,7 +1,11 @@
-"""Find the photographs of a manifest on which a run was trained: those with the same bytes as a training photograph of the run."""
+"""Find the photographs of a manifest on which a run was trained: those with the same bytes as a training photograph of the run.
+
+A store usually holds photographs that were encoded again. It has hashes of the original files, which are compared instead.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -9,9 +13,12 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.manifest.contents import WIDE, wide_hash
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, Source
+from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
+from linnaeus.workloads.taxonomy.store.store_layout import read_record
 from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.workload import build_data_source
 
@@ -25,15 +32,41 @@ def without_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str
     try:
         source = build_data_source(configuration_of(run))[0]
         trained = _training_files(source)
+        store = trained if isinstance(trained, StoreFiles) else None
+        originals = store.originals() if store is not None else None
+        encoded_again = store is not None and read_record(store.store)["encoding"]["name"] != "original"
     except (ConfigError, OSError) as error:
         return everything, [f"not compared with the training photographs, which cannot be read: {one_line(error)}"]
     if trained is None:
         return everything, ["not compared with the training photographs, since the data of the run are not files"]
-    seen = same_bytes(files, trained)
+    seen = same_bytes(files, trained) if originals is None else same_originals(files, originals)
     if seen.all():
         raise ConfigError("--manifest: the run was trained on all of its photographs; give photographs that were not used for training")
-    line = f"the run was trained on {seen.sum():,} of {counted(len(seen), 'photograph')} of the manifest"
-    return everything[~seen], [f"{line}, which are left out" if seen.any() else line]
+    of = f"of {counted(len(seen), 'photograph')} of the manifest"
+    lines = [f"the run was trained on {seen.sum():,} {of}{', which are left out' if seen.any() else ''}"]
+    if originals is None and encoded_again:
+        lines = lines if seen.any() else []  # photographs that the store holds unchanged
+        lines.append(
+            f"not compared with the training photographs: {(~seen).sum():,} {of}, since the store of the run holds photographs that were "
+            "encoded again, without hashes of the original files; prepare it again, and photographs of the training will be found"
+        )
+    return everything[~seen], lines
+
+
+def same_originals(files: ImageFiles, originals: np.ndarray) -> np.ndarray:
+    """Return a mask of the files whose `wide_hash` is in `originals`, uint8 [M, 16], bool [N]. A file that cannot be read is not."""
+    own, count = np.zeros((len(files.names), WIDE), dtype=np.uint8), len(files.names)
+    readable = np.zeros(count, dtype=bool)
+    with PreparationProgress("comparing with the training photographs", count, counted(count, "photograph")) as progress:
+        for row in progress.each(range(count)):
+            with contextlib.suppress(NotAnImage, OSError):
+                own[row] = np.frombuffer(wide_hash(files.read(row)), np.uint8)
+                readable[row] = True
+    return readable & np.isin(_as_texts(own), _as_texts(originals))
+
+
+def _as_texts(hashes: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(hashes).view(f"S{WIDE}").reshape(-1)  # a type that numpy sorts
 
 
 def same_bytes(files: ImageFiles, others: ImageFiles) -> np.ndarray:

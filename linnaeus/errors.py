@@ -4,7 +4,13 @@ messages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_END = r".*?(?=::[a-z][a-z0-9+.-]*://|$)"  # to the next URL of a chain, or the end
+_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_UNCLEAR = re.compile(rf"(?<=://)[^/?#\s:]+:(?!:|\d*(?:[/?#]|$))(?:(?!::)\S)*@{_END}", re.DOTALL)  # / ? or # in a password; not a port
+_QUERY = re.compile(rf"\?{_END}", re.DOTALL)
 
 
 class ConfigError(ValueError):
@@ -24,9 +30,25 @@ def system_reason(error: Exception) -> str:
     return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
 
 
-def one_line(error: Exception) -> str:
-    """Return the message of an exception on one line of at most 160 characters, or the name of its type if it has no message."""
-    return " ".join(str(error).split())[:160] or type(error).__name__
+def one_line(error: BaseException) -> str:
+    """Return the message of an exception on one line of at most 160 characters, or the name of its type if it has no message. URLs in it
+    are `redacted`."""
+    return redacted_words(" ".join(str(error).split()))[:160] or type(error).__name__
+
+
+def redacted(url: str) -> str:
+    """Return a URL, or a chain such as zip://a::https://host/b, without user names, passwords and queries, which may contain secrets.
+
+    A text without :// is returned unchanged. Of any other text, what follows a ? after the first :// is removed, too."""
+    if "://" not in url:
+        return url
+    scheme, mark, rest = _UNCLEAR.sub("...", _USER.sub("", url)).partition("://")
+    return scheme + mark + _QUERY.sub("", rest)
+
+
+def redacted_words(text: str) -> str:
+    """Return a text with `redacted` URLs. A URL ends at a blank."""
+    return " ".join(map(redacted, text.split(" "))) if "://" in text else text
 
 
 def escaped(text: str) -> str:
@@ -45,8 +67,8 @@ def shorten(text: str, most: int = 60) -> str:
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return `repr(value)` for a message, shortened to about `most` characters."""
-    return shorten(repr(shorten(value, 4 * most) if isinstance(value, str) else value), most)
+    """Return `repr(value)` for a message, shortened to about `most` characters. A URL is `redacted`."""
+    return shorten(repr(shorten(redacted(value), 4 * most) if isinstance(value, str) else value), most)
 
 
 def list_some(values: Sequence[str], most: int = 12) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, counted, quoted, shorten
+from linnaeus.errors import ConfigError, counted, quoted, redacted_words, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
@@ -81,7 +81,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
         group=group,
         excluded=excluded,
         unreadable=rows.unreadable,
-        notes=tuple(notes),
+        notes=tuple(map(redacted_words, notes)),  # they are logged, and published with the model
     )
 
 

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, one_line, quoted
+from linnaeus.errors import ConfigError, one_line, quoted, redacted
 from linnaeus.workloads.taxonomy.manifest.image_files import (
     FINAL_ERRORS,
     LARGEST_FILE,
@@ -163,8 +163,8 @@ def reading(url: str) -> Iterator[None]:
         named = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, IsADirectoryError: errno.EISDIR}
         code = next((number for kind, number in named.items() if isinstance(cause, kind)), None)
         code = code or _STATUS.get(getattr(cause, "status", 0)) or _system_error(cause)
-        said = os.strerror(code) if code != errno.EIO else " ".join(str(cause).split())[:160] or type(cause).__name__
-        raise OSError(code, said, url) from raised
+        said = os.strerror(code) if code != errno.EIO else one_line(cause)
+        raise OSError(code, said, redacted(url)) from raised
 
 
 def _system_error(error: BaseException) -> int:

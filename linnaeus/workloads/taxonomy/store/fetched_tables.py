@@ -5,18 +5,22 @@
     data.path=s3://bucket/package                 all tables and archives below the folder, such as datapackage.json and media.csv
 
 The files are written to `OUT/.tmp-source`, and their sizes and checksums to `fetched.json` in it. A preparation that continues checks these
-files and uses them, so that it ends with the same bytes even if the tables at the URL have changed meanwhile. The folder is deleted when
-the store is complete; store.json keeps the sizes and checksums.
+files and uses them, so that it ends with the same bytes even if the tables at the URL have changed meanwhile. With another URL, such as one
+with a new signature, it fetches them again, and continues if they are the same. The folder is deleted when the store is complete;
+store.json keeps the sizes and checksums. A URL may contain secrets: fetched.json has a hash of it in its place, and store.json has it
+`redacted`.
 """
 
+import hashlib
+import itertools
 import os
 import posixpath
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from linnaeus.errors import ConfigError, list_some, quoted, shorten
-from linnaeus.files import file_digest, read_json, sync_file, to_json, write_atomic
+from linnaeus.errors import ConfigError, list_some, quoted, redacted, shorten
+from linnaeus.files import file_digest, read_json, sync_file, to_json, to_utf8, write_atomic
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.config import CamtrapConfig, InatOpenDataConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.image_files import retry
@@ -29,7 +33,7 @@ ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".xml", ".parquet", ".pq", ".arrow", ".h5", ".hdf5", *ARCHIVES)  # of the files to fetch
 WITH_OTHERS = ("camtrap_dp", "darwin_core", "inat_competition")  # sources that read other tables beside a table that is data.path
 
-Fetched = dict[str, dict[str, Any]]  # URL -> bytes and SHA-256 of the file
+Fetched = dict[str, dict[str, Any]]  # redacted URL -> bytes and SHA-256 of the file
 
 
 def fetched(config: ManifestConfig, store: Path) -> tuple[ManifestConfig, Fetched]:
@@ -94,7 +98,8 @@ class _Copies:
 
     def _copy(self, fs: Any, path: str, url: str, local: Path, key: str) -> Path:
         """Fetch a file, unless an earlier start has done so. Return `local`."""
-        before = (read_json(self.where / RECORD) or {}).get(url)
+        hashed = hashlib.sha256(to_utf8(url)).hexdigest()[:16]
+        before = (read_json(self.where / RECORD) or {}).get(hashed)
         if before is None or not local.is_file() or before != _described(local):
             local.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -102,9 +107,14 @@ class _Copies:
             except OSError as error:
                 raise ConfigError(f"data.{key}: {quoted(url, 200)} cannot be fetched: {error.strerror or error}") from error
             before = _described(local)
-            write_atomic(self.where / RECORD, to_json((read_json(self.where / RECORD) or {}) | {url: before}))
-        self.record[url] = before
+            write_atomic(self.where / RECORD, to_json((read_json(self.where / RECORD) or {}) | {hashed: before}))
+        self._add(redacted(url), before)
         return local
+
+    def _add(self, name: str, described: dict[str, Any]) -> None:
+        """Record a file under its redacted URL. If that is the name of another file, whose URL differs in the query, append a number."""
+        names = (f"{name} ({number})" if number > 1 else name for number in itertools.count(1))
+        self.record[next(name for name in names if self.record.get(name, described) == described)] = described
 
 
 def _described(path: Path) -> dict[str, Any]:

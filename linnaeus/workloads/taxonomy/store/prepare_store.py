@@ -25,7 +25,7 @@ import numpy as np
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
+from linnaeus.errors import ConfigError, counted, list_some, quoted, redacted, shorten
 from linnaeus.files import TEMPORARY, no_follow, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
@@ -110,7 +110,7 @@ def prepare(options: argparse.Namespace) -> list[str]:
     rows, config = read_clean(config, test=None)
     if options.val or options.test:
         rows = with_split(rows, config, options.val, options.test)
-    source = {"source": f"data={options.source} data.path={given.path}"} | ({"fetched": tables} if tables else {})
+    source = {"source": f"data={options.source} data.path={redacted(str(given.path))}"} | ({"fetched": tables} if tables else {})
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
     request = _request(rows, encoding, config.group_column)
     if options.val or options.test:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, counted, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted, redacted
 from linnaeus.workloads.taxonomy.config import StoreConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
@@ -59,7 +59,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         excluded=excluded,
         unreadable=(),
         notes=[
-            f"store of {counted(record['records'], 'photograph')}, {record['encoding']['name']}, from {record['source']}",
+            f"store of {counted(record['records'], 'photograph')}, {record['encoding']['name']}, from {redacted(record['source'])}",
             *notes,
             *lines,
         ],

@@ -20,13 +20,14 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import url_files
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, UrlFolder, is_url, parent_url, url_below
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.store import fetched_tables
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
-from linnaeus.workloads.taxonomy.store.store_layout import read_record
+from linnaeus.workloads.taxonomy.store.store_layout import read_record, write_record
 from tests import runs
 from tests.workloads.taxonomy.sources import darwin_core_writer
 from tests.workloads.taxonomy.sources.conftest import photograph, read_in_process, source_of, trains
@@ -287,6 +288,83 @@ def test_a_damaged_copy_of_a_table_is_fetched_again(records, tmp_path, memory):
     assert files(tmp_path / "store") == files(tmp_path / "whole")
 
 
+FOLDER, TABLE = "user:SECRETWORD@host/set", "manifest.csv?X-Amz-Signature=SECRETTOKEN"
+
+
+def signed(records, memory, table=TABLE):
+    """Copy the records to memory://, with a password and a query in the URL of the table. Return this URL."""
+    url = f"{memory(records.folder, FOLDER)}/{table}"
+    fsspec.filesystem("memory").pipe(f"/{FOLDER}/{table}", (records.folder / "manifest.csv").read_bytes())
+    return url
+
+
+def with_secrets(folder):
+    """Return the names of the files below a folder that contain a password or a token."""
+    return [name for name, content in files(folder).items() if b"SECRET" in content or "SECRET" in name]
+
+
+@pytest.mark.slow
+def test_passwords_and_tokens_of_a_url_are_not_recorded(records, tmp_path, memory):
+    url = signed(records, memory)
+    with runs.killed(os, "replace", 5):
+        prepare("manifest", tmp_path / "store", f"data.path='{url}'")
+    assert "SECRET" in url and (tmp_path / "store/.tmp-source/fetched.json").exists() and with_secrets(tmp_path / "store") == []
+    assert prepare("manifest", tmp_path / "store", f"data.path='{url}'") == 0
+    record = read_record(tmp_path / "store")
+    assert record["source"] == "data=manifest data.path=memory://host/set/manifest.csv"
+    assert list(record["fetched"]) == ["memory://host/set/manifest.csv"]
+    trains(tmp_path / "runs", "data=store", f"data.path={tmp_path / 'store'}")
+    (run,) = [path.parent for path in (tmp_path / "runs").rglob("dataset.json")]
+    assert export_cli.main([str(run), str(tmp_path / "bundle")]) == 0
+    assert "memory://host/set/manifest.csv" in (tmp_path / "bundle/README.md").read_text() and with_secrets(tmp_path) == []
+
+
+def test_an_old_store_with_a_token_does_not_pass_it_on(records, tmp_path):
+    assert prepare("manifest", tmp_path / "store", f"data.path={records.folder / 'manifest.csv'}") == 0
+    note = "data=manifest data.path=https://user:SECRETWORD@host/a.csv?name=a b&sig=SECRETTOKEN"
+    record = read_record(tmp_path / "store")
+    notes = [*record["notes"], "photographs such as https://host/1.jpg?SECRETTOKEN have copies"]
+    write_record(tmp_path / "store", record | {"source": note, "notes": notes})
+    found = store_of(tmp_path / "store").notes
+    assert found[0].endswith("from data=manifest data.path=https://host/a.csv")
+    assert "photographs such as https://host/1.jpg have copies" in found and not [line for line in found if "SECRET" in line]
+
+
+def test_a_preparation_continues_with_another_signature(records, tmp_path, memory, capsys):
+    assert prepare("manifest", tmp_path / "whole", f"data.path='{signed(records, memory)}'") == 0
+    later = signed(records, memory, TABLE + "2")
+    with runs.killed(preparation, "finish", 1):
+        prepare("manifest", tmp_path / "store", f"data.path='{signed(records, memory)}'")
+    fsspec.filesystem("memory").rm(f"/{FOLDER}/{TABLE}")
+    assert prepare("manifest", tmp_path / "store", f"data.path='{later}'") == 0
+    assert files(tmp_path / "store") == files(tmp_path / "whole")
+    with runs.killed(preparation, "finish", 1):
+        prepare("manifest", tmp_path / "other", f"data.path='{later}'")
+    table = (records.folder / "manifest.csv").read_bytes().splitlines(keepends=True)
+    fsspec.filesystem("memory").pipe(f"/{FOLDER}/{TABLE}3", b"".join(table[:-1]))
+    capsys.readouterr()
+    assert prepare("manifest", tmp_path / "other", f"data.path='memory://{FOLDER}/{TABLE}3'") == 2
+    assert "was begun with another records" in (error := capsys.readouterr().err) and "SECRET" not in error
+
+
+def test_files_whose_urls_differ_in_the_query_are_recorded_apart(tmp_path, memory):
+    for number in (1, 2, 3):
+        fsspec.filesystem("memory").pipe(f"/data/get.csv?id={number}", b"x" * min(number, 2))
+    copies = fetched_tables._Copies(tmp_path)
+    for number, key in enumerate(("path", "taxonomy", "split_file"), 1):
+        copies.file(f"memory://data/get.csv?id={number}", key)
+    assert {name: one["bytes"] for name, one in copies.record.items()} == {"memory://data/get.csv": 1, "memory://data/get.csv (2)": 2}
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://user:SECRET@absent/a.csv?SECRET", "zip://a.csv::file:///absent.zip?SECRET", "nowhere://u:SECRET@a/b.csv"]
+)
+def test_errors_show_urls_without_secrets(url, tmp_path, memory, capsys):
+    assert prepare("manifest", tmp_path / "store", f"data.path='{url}'") == 2
+    error = capsys.readouterr().err
+    assert "data.path" in error and error.count("\n") == 1 and "SECRET" not in error
+
+
 def test_a_table_that_arrives_cut_is_fetched_again(records, tmp_path, memory, monkeypatch, capsys):
     url, kind = f"{memory(records.folder)}/manifest.csv", type(fsspec.filesystem("memory"))
     original, count = kind.get_file, []
@@ -388,6 +466,9 @@ def test_errors_of_a_url_are_those_of_files(tmp_path, memory):
     for error in of_libraries:  # their numbers are not those of the system: 1 and 2 would mean that a photograph is missing for good
         with pytest.raises(OSError, match=r"\[Errno 5\].*boom"), url_files.reading("https://x"):
             raise error
+    with pytest.raises(OSError, match="boom") as ended, url_files.reading("https://u:SECRET@x/a?SECRET"):
+        raise RuntimeError("boom, url='https://x/a?SECRET'")
+    assert "https://x/a" in str(ended.value) and "SECRET" not in str(ended.value)
     archive = zipped(tmp_path / "x", tmp_path / "x.zip")
     damaged = bytearray(archive.read_bytes())
     damaged[damaged.index(photograph(1)) + 5] ^= 1

@@ -44,7 +44,9 @@ def test_the_card_has_the_thresholds_and_the_shares_of_the_calibration(finished,
     assert all(f"| {rank} | {temperature:.3f} |" in card for rank, temperature in zip(ranks, found.temperature, strict=True))
     assert f"Calibrated on {found.photographs} photographs of the manifest manifest.csv. An answer" in card
     assert all("gets one of them. Known weak" in text for text in (card, (finished.bundle / "README.md").read_text()))
-    gated = model_card(model.description, model.tree, {}, {}, replace(found, kept=0.95, familiar=0.25))
+    notes = {"notes": ["store of 9 photographs, from data=manifest data.path=https://user:SECRET@host/a.csv?sig=SECRET"]}  # of an old run
+    gated = model_card(model.description, model.tree, notes, {}, replace(found, kept=0.95, familiar=0.25))
+    assert "data.path=https://host/a.csv" in gated and "SECRET" not in gated
     assert '"none of these" if its familiarity is below 0.2500. 95 % of the photographs' in gated
     head, first, *_ = calibrate_cli.table(model, found, True)
     assert head.split()[-len(ranks) :] == [*reversed(ranks)] and len(first) == len(head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from linnaeus.errors import counted
+from linnaeus.errors import counted, redacted_words
 from linnaeus.workloads.taxonomy.accuracy_table import validated_passes
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
@@ -65,7 +65,7 @@ def _use(description: Description, calibration: Calibration | None) -> str:
 def _data(dataset: Mapping[str, Any]) -> str:
     rows = dataset.get("rows") or {}
     counts = f"{counted(rows.get('training', 0), 'photograph')} for training, {rows.get('validation', 0):,} for validation." if rows else ""
-    notes = "".join(f"\n- {note}" for note in dataset.get("notes", []))
+    notes = "".join(f"\n- {redacted_words(note)}" for note in dataset.get("notes", []))
     return f"## Data\n\n{counts} Source: {OPEN}.\n{notes}".rstrip()
 
 

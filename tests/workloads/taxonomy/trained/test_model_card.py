@@ -15,9 +15,9 @@ from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
 from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
-from tests.workloads.taxonomy.trained.test_guarantee import calibrated
+from tests.workloads.taxonomy.trained.test_guarantee import calibrated, calibrated_once
 
-__all__ = ["calibrated"]  # a fixture
+__all__ = ["calibrated", "calibrated_once"]  # fixtures
 
 CONFIDENCE = np.array([[0.9, 0.8, 0.7], [0.9, 0.8, 0.8], [0.6, 0.5, 0.1], [0.3, 0.2, 0.1]])
 PATHS = Paths(np.array([[0, 1, 2], [0, 1, -1], [0, 1, 2], [1, 2, 3]]), CONFIDENCE)

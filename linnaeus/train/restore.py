@@ -150,7 +150,7 @@ def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
     """Return the reason why the run stopped early, from state.json of a checkpoint (`state`). Return None if the run did not stop early, if
     the checkpoint is of another run, or if the limits of `schedule.early_stop` have changed since."""
     same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
-    return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None
+    return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None  # INTERRUPTED: written by earlier versions
 
 
 def check_checkpoint(t: Training, directory: RunDirectory) -> None:

@@ -55,7 +55,7 @@ def readable_state(t: Training) -> dict[str, Any]:
     return {
         "global_step": step,
         "score": t.tracker.last.get(t.config.schedule.best_monitor) if validated else None,
-        "stop_reason": t.run.record["stop_reason"],
+        "stop_reason": t.run.stop_reason,
         "early_stop": dataclasses.asdict(t.config.schedule.early_stop),
         "progress": t.progress.state_dict(),
         "best": t.tracker.best,

@@ -74,6 +74,12 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
+    if t.early_stopping is not None and (reason := _not_counted(t, found)):
+        log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written %s", found.step, reason)
+    if t.lr.not_compared is not None:
+        log.info(
+            "lr_scheduler.patience counts validations from step %d on; the checkpoint was written for %s", found.step, t.lr.not_compared
+        )
     if t.optimizers.converted:
         log.warning("optimizer: the saved moments are converted from %s, rounded to the nearest", t.optimizers.converted)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
@@ -96,13 +102,22 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
     check_compatible(t, found)
     t.model.load_state_dict(t.shards.own_state(found.model_state))
     for name, part in t.stateful().items():
-        if name == "early_stopping" and found.state["early_stop"]["patience"] is None:
-            log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written without it", found.step)
+        if name == "early_stopping" and _not_counted(t, found):
             continue
         state = found.training_state[name]
         part.load_state_dict(t.shards.own_optimizer_state(state) if part is t.optimizers else state)
     if t.ema is not None:
         t.ema.load_averaged(None if found.ema_state is None else t.shards.own_state(found.ema_state))
+
+
+def _not_counted(t: Training, found: LoadedCheckpoint) -> str | None:
+    """Return why the state of early stopping in the checkpoint `found` is not loaded, as a part of a log line; None if it is loaded.
+
+    Values of another metric, or of another direction, cannot be compared."""
+    before, now = found.state["early_stop"], t.config.schedule.early_stop
+    if before["patience"] is None:
+        return "without it"
+    return None if (before["monitor"], before["mode"]) == (now.monitor, now.mode) else f"for {before['monitor']} ({before['mode']})"
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:

@@ -79,6 +79,25 @@ def test_patience_may_be_set_later(tmp_path: Path) -> None:
     assert "schedule.early_stop.patience counts validations from step 4 on" in log_of(runs.run_path(config))
 
 
+@pytest.mark.parametrize("other_run", [False, True])
+def test_results_of_another_metric_are_not_compared(tmp_path: Path, other_run: bool) -> None:
+    """At step 4 the best loss is 1.0. R2 rises at each validation up to 0.4 at step 9: with 1.0 as its best value the run would stop at
+    step 7."""
+    patience = ["schedule.early_stop.patience=3", "lr_scheduler=plateau", "lr_scheduler.patience=2", "schedule.validate=[1steps]"]
+    loss, r2 = (
+        [*patience, *(f"{group}.{setting}" for group in ("schedule.early_stop", "lr_scheduler") for setting in monitor)]
+        for monitor in (("monitor=val/loss", "mode=min"), ("monitor=val/r2", "mode=max"))
+    )
+    run = runs.run("vectors", tmp_path / "a", *loss, "trainer.length=4steps")
+    change = [f"run.resume={run}"] if other_run else ["run.allow=[schedule,lr_scheduler,trainer.length]"]
+    run = runs.run("vectors", tmp_path / ("b" if other_run else "a"), *r2, "trainer.length=9steps", *change)
+    assert (runs.summary(run)["status"], runs.summary(run)["global_step"]) == ("finished", 9)
+    assert {row["train/lr"] for row in runs.rows(run / "metrics.jsonl") if "train/lr" in row} == {0.01}
+    for key in ("schedule.early_stop.patience", "lr_scheduler.patience"):
+        line = f"{key} counts validations from step 4 on; the checkpoint was written for val/loss (min)"
+        assert log_of(run).count(line) == 1
+
+
 def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
     """A run that is stopped between two rows of metrics has sums of weighted losses in its checkpoint."""
     command = ["trainer.length=2epochs", "schedule.log=[2steps]"]

@@ -74,6 +74,8 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
+    if not _is_own(t, found):
+        t.tracker.best.clear()  # values that this run never had
     if t.early_stopping is not None and (reason := _not_counted(t, found)):
         log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written %s", found.step, reason)
     if t.lr.not_compared is not None:
@@ -123,7 +125,7 @@ def _not_counted(t: Training, found: LoadedCheckpoint) -> str | None:
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
     """Remove rows and validation results of steps after the checkpoint `found`, rename later checkpoints, and prepare the progress reports.
     If `found` is None, the run starts at step 0."""
-    own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
+    own = found is not None and _is_own(t, found)
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
     start_reports(t, found.state["costs"] if found is not None and own else None)
     if t.context.is_master:
@@ -131,6 +133,11 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
         if found is not None and _validates_differently(t, found):
             pending = t.progress.pending_validations
             t.output.results.discard(found.step, [one.key for one in t.passes if (one.stage, one.partial_index) in pending])
+
+
+def _is_own(t: Training, found: LoadedCheckpoint) -> bool:
+    """Return True if this run has written the checkpoint `found`, False for `run.resume=PATH` of another run."""
+    return bool(found.state["run_id"] == t.output.directory.run_id)
 
 
 def _validates_differently(t: Training, found: LoadedCheckpoint) -> bool:

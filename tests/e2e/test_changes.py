@@ -98,6 +98,17 @@ def test_results_of_another_metric_are_not_compared(tmp_path: Path, other_run: b
         assert log_of(run).count(line) == 1
 
 
+def test_the_best_of_another_run_is_not_reported(tmp_path: Path) -> None:
+    """A second run continues the first one with a learning rate that makes each of its results worse. Killed, it keeps its own best."""
+    first = runs.run("vectors", tmp_path / "a", "schedule.validate=[1steps]", "trainer.length=3steps")
+    settings = [f"run.resume={first}", "schedule.validate=[1steps]", "trainer.length=6steps", "optimizer.lr=3.0"]
+    second = runs.resumed(runs.configuration("vectors", tmp_path / "b", *settings), (train.loop, "train_one_step", 3))
+    losses = {row["global_step"]: row["val/loss"] for row in runs.rows(second / "metrics.jsonl") if "val/loss" in row}
+    assert min(losses) == 4 and runs.summary(first)["best"]["val/loss"]["value"] < min(losses.values())
+    step = min(losses, key=lambda step: losses[step])
+    assert runs.summary(second)["best"] == {"val/loss": {"value": losses[step], "global_step": step}}
+
+
 def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
     """A run that is stopped between two rows of metrics has sums of weighted losses in its checkpoint."""
     command = ["trainer.length=2epochs", "schedule.log=[2steps]"]

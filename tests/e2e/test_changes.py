@@ -13,6 +13,8 @@ import torch
 
 from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints
+from linnaeus.checkpoint.choice import run_checkpoints
+from linnaeus.checkpoint.format import step_name
 from linnaeus.errors import ConfigError
 from linnaeus.train import outputs
 from tests import runs, watching
@@ -81,21 +83,35 @@ def test_patience_may_be_set_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other_run", [False, True])
 def test_results_of_another_metric_are_not_compared(tmp_path: Path, other_run: bool) -> None:
-    """At step 4 the best loss is 1.0. R2 rises at each validation up to 0.4 at step 9: with 1.0 as its best value the run would stop at
-    step 7."""
+    """From step 4 to step 9 the loss falls from 1.0 to 0.4 and r2 rises from 0.0 to 0.5. Compared with the best value of the other
+    metric, neither would improve in the next three validations."""
     patience = ["schedule.early_stop.patience=3", "lr_scheduler=plateau", "lr_scheduler.patience=2", "schedule.validate=[1steps]"]
-    loss, r2 = (
-        [*patience, *(f"{group}.{setting}" for group in ("schedule.early_stop", "lr_scheduler") for setting in monitor)]
-        for monitor in (("monitor=val/loss", "mode=min"), ("monitor=val/r2", "mode=max"))
+    monitors = [["monitor=val/loss", "mode=min"], ["monitor=val/r2", "mode=max"]]
+    before, after = (
+        [*patience, *(f"schedule.early_stop.{text}" for text in stop), *(f"lr_scheduler.{text}" for text in lr)]
+        for stop, lr in (monitors, monitors[::-1])
     )
-    run = runs.run("vectors", tmp_path / "a", *loss, "trainer.length=4steps")
+    run = runs.run("vectors", tmp_path / "a", *before, "trainer.length=4steps")
     change = [f"run.resume={run}"] if other_run else ["run.allow=[schedule,lr_scheduler,trainer.length]"]
-    run = runs.run("vectors", tmp_path / ("b" if other_run else "a"), *r2, "trainer.length=9steps", *change)
+    run = runs.run("vectors", tmp_path / ("b" if other_run else "a"), *after, "trainer.length=9steps", *change)
     assert (runs.summary(run)["status"], runs.summary(run)["global_step"]) == ("finished", 9)
     assert {row["train/lr"] for row in runs.rows(run / "metrics.jsonl") if "train/lr" in row} == {0.01}
-    for key in ("schedule.early_stop.patience", "lr_scheduler.patience"):
-        line = f"{key} counts validations from step 4 on; the checkpoint was written for val/loss (min)"
+    for key, metric in (("schedule.early_stop", "val/loss (min)"), ("lr_scheduler", "val/r2 (max)")):
+        line = f"{key}.patience counts validations from step 4 on; the checkpoint was written for {metric}"
         assert log_of(run).count(line) == 1
+
+
+def test_the_best_checkpoint_is_the_best_by_the_metric_of_now(tmp_path: Path) -> None:
+    """At step 4 the loss is 0.86. Taken for an r2, it would be the best one: 0.63 at step 7 is the highest r2."""
+    settings = ["schedule.validate=[1steps]", "schedule.keep_last=1", "schedule.keep_best=1", "optimizer.lr=0.05"]
+    run = runs.run("vectors", tmp_path, *settings, "trainer.length=4steps")
+    r2 = ["schedule.best_monitor=val/r2", "schedule.best_mode=max", "trainer.length=10steps", "run.allow=[schedule,trainer.length]"]
+    run = runs.run("vectors", tmp_path, *settings, *r2)
+    values = {row["global_step"]: row["val/r2"] for row in runs.rows(run / "metrics.jsonl") if "val/r2" in row}
+    best = max(range(5, 11), key=lambda step: values[step])
+    assert values[best] < runs.summary(run)["best"]["val/loss"]["value"] and best < 10
+    assert [step for step, _ in list_checkpoints(run / "checkpoints")] == [best, 10]
+    assert run_checkpoints(run, "best")[0][0].name == step_name(best)
 
 
 def test_the_best_of_another_run_is_not_reported(tmp_path: Path) -> None:

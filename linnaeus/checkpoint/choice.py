@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from linnaeus.checkpoint.loading import intact_manifest
+from linnaeus.checkpoint.loading import intact_scores
 from linnaeus.checkpoint.resume import checkpoints_under
 from linnaeus.errors import ConfigError
 
@@ -32,29 +32,28 @@ def run_checkpoints(run: Path, choice: str | int | None) -> list[tuple[Path, str
 
 
 def is_validated(run: Path) -> bool:
-    """Return True if the run directory has at least one intact checkpoint with a validation score. Without one there is no best
-    checkpoint."""
-    return bool(_scores(dict(checkpoints_under(run))))
+    """Return True if the run directory has at least one intact checkpoint with a score of the monitored metric. Without one there is no
+    best checkpoint. Raise `ConfigError` if config.yaml of the run is missing or damaged."""
+    return bool(_scores(dict(checkpoints_under(run)), _monitored(run)[0]))
 
 
-def _scores(found: dict[int, Path]) -> dict[int, float]:
-    """Return {step: score} for each intact checkpoint in `found` (step -> path). Checkpoints without a score or with score NaN are left
-    out."""
-    manifests = ((step, intact_manifest(path)) for step, path in found.items())
-    scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
-    return {step: score for step, score in scores.items() if not math.isnan(score)}
+def _scores(found: dict[int, Path], monitor: str) -> dict[int, float]:
+    """Return {step: score} for each intact checkpoint in `found` (step -> path). Checkpoints without a score of the metric `monitor`, or
+    with score NaN, are left out."""
+    scores = intact_scores(found.items(), monitor)
+    return {step: float(score) for step, score in scores.items() if score is not None and not math.isnan(score)}
 
 
 def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
     """Return the validated checkpoints in `found` (step -> path), the best first: (path, a phrase such as "the best of 3 by val/loss
     (0.41)").
 
-    Of two checkpoints with equal scores the newer one is first, as in `retention`. Raise `ConfigError` if no checkpoint was validated."""
+    Of two checkpoints with equal scores the newer one is first, as in `retention`. Raise `ConfigError` if no checkpoint has a score."""
     monitor, mode = _monitored(run)
-    scores, sign = _scores(found), 1 if mode == "max" else -1
+    scores, sign = _scores(found, monitor), 1 if mode == "max" else -1
     ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)
     if not ranked:
-        raise ConfigError(f"no checkpoint of {run} was validated, so none is the best; {ANOTHER}")
+        raise ConfigError(f"no checkpoint of {run} has a value of {monitor}, so none is the best; {ANOTHER}")
     return [
         (found[step], f"{'the best' if i == 1 else f'number {i}'} of {len(ranked)} by {monitor} ({scores[step]:.4g})")
         for i, (_, step) in enumerate(ranked, 1)

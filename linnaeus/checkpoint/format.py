@@ -4,7 +4,7 @@
     ema.safetensors       moving average of the weights, if the run uses one
     training_state.pt     optimizers, scaler, weighting, accumulators: plain containers and tensors
     state.json            progress, schedule, best metrics, run ids, readable by a person
-    manifest.json         sizes and SHA-256 of the other files, written last
+    manifest.json         sizes and SHA-256 of the other files, the score and its metric; written last
 
 `loading.py` verifies and reads a checkpoint. torch is imported by the functions that need it."""
 
@@ -49,8 +49,9 @@ def save_checkpoint(
     """Write the checkpoint `directory/step-N/`, flush it to the disk and return its path. Replace a checkpoint of the same step.
 
     `training_state`: dicts, lists, tuples, numbers, strings and tensors. `state`: JSON values with string keys; NaN and infinities are
-    replaced as in `files.finite`. `state["score"]`: the score by which the best checkpoints are kept. `parents=False`: the parent of
-    `directory` must exist, so that a deleted run directory is not created again.
+    replaced as in `files.finite`. `state["score"]`: the score by which the best checkpoints are kept, the value of the metric
+    `state["monitor"]`, whose direction is `state["mode"]`; each may be missing. `parents=False`: the parent of `directory` must
+    exist, so that a deleted run directory is not created again.
 
     Raise `TypeError` for a value of another type. On an `OSError`, an older checkpoint of the step still exists, the new one does not, and
     the temporary files are deleted if the disk allows it."""
@@ -73,7 +74,7 @@ def save_checkpoint(
             torch.save(training_state, file)  # type: ignore[arg-type]
         entries[TRAINING] = file.entry
         (temporary / STATE).write_bytes(to_utf8(to_json(state)))
-        write_manifest(temporary, step, state.get("score"), entries)
+        write_manifest(temporary, step, state.get("score"), entries, state.get("monitor"), state.get("mode"))
         commit_directory(temporary, final)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -81,18 +82,26 @@ def save_checkpoint(
     return final
 
 
-def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
+def write_manifest(
+    directory: Path,
+    step: int,
+    score: float | None,
+    known: Mapping[str, FileEntry] | None = None,
+    monitor: str | None = None,
+    mode: str | None = None,
+) -> None:
     """Write `manifest.json` of a checkpoint: size and hash of every other file of `directory`, and a hash of the manifest itself.
 
-    `score`: monitored metric of the checkpoint; None if there is none. `known`: manifest entries of files that were hashed while they were
-    written; these files are not read again. Nothing is flushed to the disk."""
+    `score`: value of the metric `monitor` of the checkpoint; None if there is none. `mode`: direction of the metric, "min" or "max".
+    `known`: manifest entries of files that were hashed while they were written; these files are not read again. Nothing is flushed to the
+    disk."""
     entries = dict(known or {})
     for file in sorted(directory.iterdir()):
         if file.name != MANIFEST and file.name not in entries:
             entries[file.name] = FileEntry(file.stat().st_size, file_digest(file))
     files = {name: entries[name]._asdict() for name in sorted(entries)}
     ranked = score if score is not None and math.isfinite(score) else None
-    content: dict[str, Any] = {"format": FORMAT, "step": step, "score": ranked, "files": files}
+    content: dict[str, Any] = {"format": FORMAT, "step": step, "score": ranked, "monitor": monitor, "mode": mode, "files": files}
     content["sha256"] = content_digest(content)
     (directory / MANIFEST).write_bytes(to_utf8(to_json(content)))
 

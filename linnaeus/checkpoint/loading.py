@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,30 @@ def intact_manifest(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def intact_scores(found: Iterable[tuple[int, Path]], monitor: str | None) -> dict[int, float | None]:
+    """Return {step: score} of the intact checkpoints in `found`, pairs of step and path. The score is None if the checkpoint was not
+    validated, or if its score is of another metric than `monitor`. `monitor=None` accepts the scores of every metric.
+
+    Raise `OSError` if the disk cannot be read at present."""
+    manifests = {step: (path, manifest) for step, path in found if (manifest := intact_manifest(path)) is not None}
+    return {
+        step: manifest["score"] if monitor is None or _metric_of_score(path, manifest) in (None, monitor) else None
+        for step, (path, manifest) in manifests.items()
+    }
+
+
+def _metric_of_score(path: Path, manifest: dict[str, Any]) -> str | None:
+    """Return the name of the metric of the score in `manifest`; None if it is unknown.
+
+    Manifests of earlier versions do not name it; then it is read from the configuration in state.json, if that has one."""
+    if manifest["score"] is None or manifest.get("monitor") is not None:
+        return manifest.get("monitor")
+    try:
+        return str(read_state(path)["run"]["config"]["schedule"]["best_monitor"])
+    except (CheckpointDamaged, KeyError, TypeError):
+        return None
+
+
 # -- the manifest --------------------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +167,7 @@ def _is_manifest(content: dict[str, Any]) -> bool:
         _is_count(content.get("format"))
         and _is_count(content.get("step"))
         and (score is None or type(score) in (int, float))
+        and all(type(content.get(name)) in (str, type(None)) for name in ("monitor", "mode"))
         and isinstance(files, dict)
         and all(
             isinstance(entry, dict) and _is_count(entry.get("size")) and isinstance(entry.get("sha256"), str) and Path(name).name == name

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from linnaeus.checkpoint.format import step_name
-from linnaeus.checkpoint.loading import CheckpointDamaged, intact_manifest
+from linnaeus.checkpoint.loading import CheckpointDamaged, intact_scores
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.files import remove_directory, remove_or_warn, remove_stale, restore_replaced
 
@@ -50,16 +50,19 @@ def rename_newer(directory: Path, step: int) -> list[str]:
     return renamed
 
 
-def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max") -> list[str]:
+def prune(
+    directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max", best_monitor: str | None = None
+) -> list[str]:
     """Delete the checkpoints of steps up to `committed` that `choose_kept` does not keep, and checkpoints renamed to `step-N.aside`. Return
     the names of the deleted checkpoints. Call this after the checkpoint of step `committed` is on the disk.
 
-    Damaged checkpoints (with wrong sizes) do not count towards `keep_last` and `keep_best`. A checkpoint that cannot be deleted is logged
+    Damaged checkpoints (with wrong sizes) do not count towards `keep_last` and `keep_best`. A score of another metric than `best_monitor`
+    does not count towards `keep_best`; `best_monitor=None` compares all scores. A checkpoint that cannot be deleted is logged
     and retried the next time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is
     damaged."""
     assert keep_last >= 1, "the newest checkpoint is always kept"
     found = [(step, path) for step, path in list_checkpoints(directory) if step <= committed]
-    scores = {step: manifest["score"] for step, path in found if (manifest := intact_manifest(path)) is not None}
+    scores = intact_scores(found, best_monitor)
     if committed not in scores:
         raise CheckpointDamaged(directory / step_name(committed), "it is missing or damaged after it was written; nothing was deleted")
     kept = choose_kept(scores, keep_last, keep_best, best_mode)

@@ -44,7 +44,7 @@ REMEDIES = {
 
 class CheckpointWriter:
     """Writer of the checkpoints `directory/step-N/`. Old checkpoints are deleted except the last `keep_last` and, by `state["score"]`, the
-    best `keep_best`.
+    best `keep_best`. Only scores of the metric `best_monitor` are compared; None: all scores.
 
     `failure`: one line if the last save could not be written, else None. `committed`: step of the newest checkpoint that this process has
     committed, -1 before the first. `copying`: True after a save with deferred state until `wait_until_copied`.
@@ -52,9 +52,11 @@ class CheckpointWriter:
     The constructor cleans `directory` after a crash. Lock the run before you construct a writer, and search for the resume point
     afterwards."""
 
-    def __init__(self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max") -> None:
+    def __init__(
+        self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max", best_monitor: str | None = None
+    ) -> None:
         self.directory = Path(directory)
-        self.keep_last, self.keep_best, self.best_mode = keep_last, keep_best, best_mode
+        self.retention = keep_last, keep_best, best_mode, best_monitor
         self.failure: str | None = None
         self.committed = -1
         self.copying = False
@@ -140,7 +142,7 @@ class CheckpointWriter:
     def _prune(self, step: int) -> None:
         """Delete old checkpoints. An error is only logged, because the new checkpoint is already committed."""
         try:
-            prune(self.directory, step, self.keep_last, self.keep_best, self.best_mode)
+            prune(self.directory, step, *self.retention)
         except (OSError, CheckpointDamaged) as error:
             log.error("step %d is saved, but older checkpoints could not be checked for deletion (%s)", step, error)
 

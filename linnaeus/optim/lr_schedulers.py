@@ -37,7 +37,11 @@ DECAYS: dict[str, Callable[[float], float]] = {
 class LRSchedule:
     """Learning rate of a run by step: `base_lr` times the warm-up or, after it, the shape; times the multiplier of the curriculum `phases`.
 
-    The learning rate of a parameter group is this one times the `lr_scale` of the group; nothing else changes it."""
+    The learning rate of a parameter group is this one times the `lr_scale` of the group; nothing else changes it.
+
+    `not_compared`: the metric and direction of the loaded state, such as "val/loss (min)", if later results cannot be compared with it."""
+
+    not_compared: str | None = None
 
     def __init__(self, name: str, base_lr: float, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
         self.name, self.base_lr, self.warmup, self.shape, self.phases = name, base_lr, warmup, shape, phases
@@ -97,12 +101,19 @@ class Plateau(LRSchedule):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        return {"reduced": self.reduced, "best": self.best, "waited": self.waited}
+        state = {"reduced": self.reduced, "best": self.best, "waited": self.waited}
+        return state | {"monitor": self.config.monitor, "mode": self.config.mode}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if set(state) != {"reduced", "best", "waited"}:
+        """Load a state. If it is of another metric or direction, keep its accumulated factor, but compare with no earlier result."""
+        if not {"reduced", "best", "waited"} <= set(state):
             raise ConfigError("lr_scheduler.name=plateau: the saved state is of another schedule; resume with that one")
         self.reduced, self.best, self.waited = state["reduced"], state["best"], state["waited"]
+        now = self.config.monitor, self.config.mode
+        before = state.get("monitor", now[0]), state.get("mode", now[1])  # earlier versions did not save them
+        self.not_compared = None if before == now else "{} ({})".format(*before)
+        if self.not_compared is not None:
+            self.best, self.waited = None, 0
 
 
 def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, str]:

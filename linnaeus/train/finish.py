@@ -89,7 +89,7 @@ def show_result(t: Training) -> None:
     for line in t.workload.summary(final) if final else ():
         log.debug(line)
     if not final and not t.run.interrupted:
-        log.info("nothing was validated: schedule.validate is [] and schedule.validate_at_end is false")
+        log.info("nothing was validated: no validation was due, and schedule.validate_at_end is false")
     if final and not t.run.interrupted and t.config.logger.report:
         validated = t.ema.swapped_in(t.model) if t.ema is not None and t.config.trainer.ema_validate else contextlib.nullcontext()
         with log_page_errors(path / "validation"), validated:

@@ -63,7 +63,8 @@ class Outputs:
         keep = config.schedule
         self.writer: CheckpointWriter | None = None
         if context.is_master:
-            self.writer = CheckpointWriter(directory.checkpoints, keep.keep_last, keep.keep_best, keep.best_mode)
+            best = keep.keep_best, keep.best_mode, keep.best_monitor
+            self.writer = CheckpointWriter(directory.checkpoints, keep.keep_last, *best)
         self.seconds_before = 0.0
         self.last_row: dict[str, Any] = {}
         self.saved_step = -1

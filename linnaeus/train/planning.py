@@ -124,7 +124,10 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
     A metric of the averaged weights counts as not measured if the raw weights are validated, and the reverse."""
     averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
     measured = metric_names(resolved, workload, averaged)
-    for key, metric in monitored(config).items():
+    for key, metric in monitored(config, bool(measured)).items():
+        if not measured:
+            fix = "set schedule.validate or schedule.validate_at_end=true"
+            raise ConfigError(f"{key} is {metric}, but this run makes no validation; {fix}")
         if metric in measured:
             mode_key = key.replace("best_monitor", "best_mode").replace(".monitor", ".mode")
             direction(str(functools.reduce(getattr, mode_key.split("."), config)), metric, config.workload.name, mode_key)
@@ -137,9 +140,10 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
         raise ConfigError(f"{key} is {metric}, which no validation of this run measures; {hint}")
 
 
-def monitored(config: Config) -> dict[str, str]:
-    """Return {configuration key: validation metric} for all keys that monitor a metric in this run."""
-    validates = config.schedule.validate or config.schedule.validate_at_end
+def monitored(config: Config, ever_due: bool) -> dict[str, str]:
+    """Return {configuration key: validation metric} for all keys that monitor a metric in this run. `ever_due`: True if the run makes a
+    validation; without one, there is no best checkpoint."""
+    validates = ever_due and (config.schedule.validate or config.schedule.validate_at_end)
     monitors = {"schedule.best_monitor": config.schedule.best_monitor} if validates else {}
     stop = config.schedule.early_stop
     if stop.patience is not None or stop.metric_bound is not None:

@@ -74,6 +74,14 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
+    if not _is_own(t, found):
+        t.tracker.best.clear()  # values that this run never had
+    if t.early_stopping is not None and (reason := _not_counted(t, found)):
+        log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written %s", found.step, reason)
+    if t.lr.not_compared is not None:
+        log.info(
+            "lr_scheduler.patience counts validations from step %d on; the checkpoint was written for %s", found.step, t.lr.not_compared
+        )
     if t.optimizers.converted:
         log.warning("optimizer: the saved moments are converted from %s, rounded to the nearest", t.optimizers.converted)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
@@ -96,8 +104,7 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
     check_compatible(t, found)
     t.model.load_state_dict(t.shards.own_state(found.model_state))
     for name, part in t.stateful().items():
-        if name == "early_stopping" and found.state["early_stop"]["patience"] is None:
-            log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written without it", found.step)
+        if name == "early_stopping" and _not_counted(t, found):
             continue
         state = found.training_state[name]
         part.load_state_dict(t.shards.own_optimizer_state(state) if part is t.optimizers else state)
@@ -105,10 +112,20 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
         t.ema.load_averaged(None if found.ema_state is None else t.shards.own_state(found.ema_state))
 
 
+def _not_counted(t: Training, found: LoadedCheckpoint) -> str | None:
+    """Return why the state of early stopping in the checkpoint `found` is not loaded, as a part of a log line; None if it is loaded.
+
+    Values of another metric, or of another direction, cannot be compared."""
+    before, now = found.state["early_stop"], t.config.schedule.early_stop
+    if before["patience"] is None:
+        return "without it"
+    return None if (before["monitor"], before["mode"]) == (now.monitor, now.mode) else f"for {before['monitor']} ({before['mode']})"
+
+
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
     """Remove rows and validation results of steps after the checkpoint `found`, rename later checkpoints, and prepare the progress reports.
     If `found` is None, the run starts at step 0."""
-    own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
+    own = found is not None and _is_own(t, found)
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
     start_reports(t, found.state["costs"] if found is not None and own else None)
     if t.context.is_master:
@@ -116,6 +133,11 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
         if found is not None and _validates_differently(t, found):
             pending = t.progress.pending_validations
             t.output.results.discard(found.step, [one.key for one in t.passes if (one.stage, one.partial_index) in pending])
+
+
+def _is_own(t: Training, found: LoadedCheckpoint) -> bool:
+    """Return True if this run has written the checkpoint `found`, False for `run.resume=PATH` of another run."""
+    return bool(found.state["run_id"] == t.output.directory.run_id)
 
 
 def _validates_differently(t: Training, found: LoadedCheckpoint) -> bool:
@@ -150,7 +172,7 @@ def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
     """Return the reason why the run stopped early, from state.json of a checkpoint (`state`). Return None if the run did not stop early, if
     the checkpoint is of another run, or if the limits of `schedule.early_stop` have changed since."""
     same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
-    return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None
+    return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None  # INTERRUPTED: written by earlier versions
 
 
 def check_checkpoint(t: Training, directory: RunDirectory) -> None:

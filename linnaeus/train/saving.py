@@ -50,13 +50,15 @@ def save(t: Training) -> None:
 def readable_state(t: Training) -> dict[str, Any]:
     """Return the content of state.json: values that a resume needs, all of plain types (numbers, strings, lists), so that a person can read
     them."""
-    step = t.progress.global_step
+    step, schedule = t.progress.global_step, t.config.schedule
     validated = t.tracker.last_step == step
     return {
         "global_step": step,
-        "score": t.tracker.last.get(t.config.schedule.best_monitor) if validated else None,
-        "stop_reason": t.run.record["stop_reason"],
-        "early_stop": dataclasses.asdict(t.config.schedule.early_stop),
+        "score": t.tracker.last.get(schedule.best_monitor) if validated else None,
+        "monitor": schedule.best_monitor,
+        "mode": schedule.best_mode,
+        "stop_reason": t.run.stop_reason,
+        "early_stop": dataclasses.asdict(schedule.early_stop),
         "progress": t.progress.state_dict(),
         "best": t.tracker.best,
         "outputs": t.output.counters(t.clock.wall()),

@@ -43,47 +43,50 @@ from linnaeus.train.sections import Sections
 from linnaeus.weighting import GradientConflict, TaskWeighting, WeightingMeter
 from linnaeus.workloads.base import Model, Workload
 
-RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
+INTERRUPTED = "interrupted"  # status in summary.json
 
 
 @dataclass
 class RunState:
-    """Status of the run, and the reason for the status.
+    """State of the run: running, interrupted or stopped.
 
-    status: "running"; "interrupted" by a signal, the time limit or unreadable data (the same command then continues the run); "stopped"
-    early by a limit of the configuration. reason: a text for the log; None while running."""
+    interrupted_by: the signal, the time limit or the unreadable data that interrupted the run, so that the same command continues it; None
+    if it is not interrupted. stop_reason: why a limit of the configuration stopped the run early; None if it did not. A stopped run that is
+    interrupted in its last validation has both. Checkpoints contain `stop_reason`, so the continued run does not train on."""
 
-    status: str = RUNNING
-    reason: str | None = None
+    interrupted_by: str | None = None
+    stop_reason: str | None = None
 
     @property
     def running(self) -> bool:
-        return self.status == RUNNING
+        return self.reason is None
 
     @property
     def interrupted(self) -> bool:
-        return self.status == INTERRUPTED
+        return self.interrupted_by is not None
 
     @property
     def stopped(self) -> bool:
-        return self.status == STOPPED
+        return self.stop_reason is not None and not self.interrupted
+
+    @property
+    def reason(self) -> str | None:
+        """Return the reason of the interruption or, without one, of the early stop, as a text for the log; None while running."""
+        return self.interrupted_by or self.stop_reason
 
     def interrupt(self, reason: str) -> None:
-        """Set the status to interrupted. This is also possible for a stopped run, during its last validation."""
-        self.status, self.reason = INTERRUPTED, reason
+        """Interrupt the run. This is also possible for a stopped run, during its last validation."""
+        self.interrupted_by = reason
 
     def stop(self, reason: str | None) -> None:
-        """Set the status to stopped if the run is running and `reason` is not None."""
-        if reason is not None and self.running:
-            self.status, self.reason = STOPPED, reason
+        """Stop the run early if it is running and `reason` is not None."""
+        if self.running:
+            self.stop_reason = reason
 
     @property
     def record(self) -> dict[str, str | None]:
-        """Return the entries `stop_reason` and `interrupted_by` of summary.json. state.json of a checkpoint contains only `stop_reason`."""
-        return {
-            "stop_reason": INTERRUPTED if self.interrupted else self.reason,
-            "interrupted_by": self.reason if self.interrupted else None,
-        }
+        """Return the entries `stop_reason` and `interrupted_by` of summary.json."""
+        return {"stop_reason": INTERRUPTED if self.interrupted else self.stop_reason, "interrupted_by": self.interrupted_by}
 
 
 @dataclass

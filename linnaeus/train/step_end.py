@@ -136,13 +136,13 @@ def report(t: Training) -> None:
 
 
 def check_stop(t: Training) -> None:
-    """Interrupt the run because of a signal or the time limit, or stop it because of `schedule.early_stop.max_steps`."""
+    """Stop the run because of `schedule.early_stop.max_steps`, or interrupt it because of a signal or the time limit. At the same step, do
+    both."""
     if not t.run.running:
         return
+    t.run.stop(t.ops.should_stop_early(t.progress.global_step))
     if t.sync.stop_requested():
         t.run.interrupt(t.sync.interruption_reason())
-    else:
-        t.run.stop(t.ops.should_stop_early(t.progress.global_step))
 
 
 def check_skipped_updates(t: Training) -> None:

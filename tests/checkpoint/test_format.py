@@ -150,6 +150,7 @@ ENTRY = {"size": 1, "sha256": "0"}
 SHAPES = [
     *[{key: value} for key in ("format", "step") for value in ("absent", None, "1", 1.5, True, -1, [1])],
     *[{"score": value} for value in ("absent", "0.5", True, [0.5], {})],
+    *[{key: value} for key in ("monitor", "mode") for value in (5, True, ["val/loss"], {})],
     *[{"files": value} for value in ("absent", None, [], "x", {}, {MODEL: ENTRY}, {MODEL: None}, {MODEL: {"size": 1}})],
     *[{"files": {name: ENTRY}} for name in ("../other/model.safetensors", "a/b", "..", "")],
     *[{"files": {MODEL: entry}} for entry in (ENTRY | {"size": "1"}, ENTRY | {"size": None}, ENTRY | {"sha256": 5}, [], 7)],

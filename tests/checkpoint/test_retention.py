@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints
+from linnaeus.checkpoint.choice import is_validated, run_checkpoints
 from linnaeus.checkpoint.format import MODEL
 from linnaeus.checkpoint.retention import choose_kept, rename_newer
 from linnaeus.files import write_atomic
@@ -26,6 +27,40 @@ def test_last_and_best_are_kept(tmp_path: Path) -> None:
         writer.save(step, **payload(step, score=score))
     writer.close()
     assert steps(tmp_path) == [2, 5, 6]
+
+
+LOSS, R2 = {"monitor": "val/loss", "mode": "min"}, {"monitor": "val/r2", "mode": "max"}
+UNKNOWN: tuple[dict[str, Any], ...] = ({}, {"run": {"config": None}})
+
+
+def unnamed(monitor: str) -> dict[str, Any]:
+    """Return the part of state.json by which an earlier version tells the metric of its score."""
+    return {"run": {"config": {"schedule": {"best_monitor": monitor}}}}
+
+
+@pytest.mark.parametrize(
+    "other, own, kept",
+    [
+        (LOSS, R2, [2, 3]),
+        (unnamed("val/loss"), unnamed("val/r2"), [2, 3]),
+        (unnamed("val/loss"), R2, [2, 3]),
+        (R2, R2, [1, 3]),
+        (unnamed("val/r2"), R2, [1, 3]),
+        *((state, R2, [1, 3]) for state in UNKNOWN),  # compared, as in earlier versions
+    ],
+)
+def test_scores_of_two_metrics_are_not_compared(tmp_path: Path, other: Any, own: Any, kept: list[int]) -> None:
+    writer = CheckpointWriter(tmp_path / "checkpoints", 1, 1, "max", "val/r2")
+    for step, score, state in ((1, 0.9, other), (2, 0.5, own), (3, 0.4, own)):
+        writer.save(step, **payload(step, score=score, **state))
+    writer.close()
+    assert steps(tmp_path / "checkpoints") == kept
+    (tmp_path / "config.yaml").write_text("schedule: {best_monitor: val/r2, best_mode: max}")
+    best = run_checkpoints(tmp_path, "best")
+    assert [path.name for path, _ in best] == [f"step-0000000{step}" for step in kept]
+    assert best[0][1].startswith("the best of 2 by val/r2 (0.")
+    (tmp_path / "config.yaml").write_text("schedule: {best_monitor: val/mae, best_mode: min}")
+    assert is_validated(tmp_path) is (other in UNKNOWN)
 
 
 def test_the_choice_for_all_small_limits() -> None:

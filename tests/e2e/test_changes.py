@@ -16,6 +16,8 @@ import torch
 
 from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints
+from linnaeus.checkpoint.choice import run_checkpoints
+from linnaeus.checkpoint.format import step_name
 from linnaeus.errors import ConfigError
 from linnaeus.train import outputs
 from tests import runs, watching
@@ -80,6 +82,50 @@ def test_patience_may_be_set_later(tmp_path: Path) -> None:
     assert runs.start(config) == 0
     assert runs.summary(runs.run_path(config))["status"] == "stopped_early"
     assert "schedule.early_stop.patience counts validations from step 4 on" in log_of(runs.run_path(config))
+
+
+@pytest.mark.parametrize("other_run", [False, True])
+def test_results_of_another_metric_are_not_compared(tmp_path: Path, other_run: bool) -> None:
+    """From step 4 to step 9 the loss falls from 1.0 to 0.4 and r2 rises from 0.0 to 0.5. Compared with the best value of the other
+    metric, neither would improve in the next three validations."""
+    patience = ["schedule.early_stop.patience=3", "lr_scheduler=plateau", "lr_scheduler.patience=2", "schedule.validate=[1steps]"]
+    monitors = [["monitor=val/loss", "mode=min"], ["monitor=val/r2", "mode=max"]]
+    before, after = (
+        [*patience, *(f"schedule.early_stop.{text}" for text in stop), *(f"lr_scheduler.{text}" for text in lr)]
+        for stop, lr in (monitors, monitors[::-1])
+    )
+    run = runs.run("vectors", tmp_path / "a", *before, "trainer.length=4steps")
+    change = [f"run.resume={run}"] if other_run else ["run.allow=[schedule,lr_scheduler,trainer.length]"]
+    run = runs.run("vectors", tmp_path / ("b" if other_run else "a"), *after, "trainer.length=9steps", *change)
+    assert (runs.summary(run)["status"], runs.summary(run)["global_step"]) == ("finished", 9)
+    assert {row["train/lr"] for row in runs.rows(run / "metrics.jsonl") if "train/lr" in row} == {0.01}
+    for key, metric in (("schedule.early_stop", "val/loss (min)"), ("lr_scheduler", "val/r2 (max)")):
+        line = f"{key}.patience counts validations from step 4 on; the checkpoint was written for {metric}"
+        assert log_of(run).count(line) == 1
+
+
+def test_the_best_checkpoint_is_the_best_by_the_metric_of_now(tmp_path: Path) -> None:
+    """At step 4 the loss is 0.86. Taken for an r2, it would be the best one: 0.63 at step 7 is the highest r2."""
+    settings = ["schedule.validate=[1steps]", "schedule.keep_last=1", "schedule.keep_best=1", "optimizer.lr=0.05"]
+    run = runs.run("vectors", tmp_path, *settings, "trainer.length=4steps")
+    r2 = ["schedule.best_monitor=val/r2", "schedule.best_mode=max", "trainer.length=10steps", "run.allow=[schedule,trainer.length]"]
+    run = runs.run("vectors", tmp_path, *settings, *r2)
+    values = {row["global_step"]: row["val/r2"] for row in runs.rows(run / "metrics.jsonl") if "val/r2" in row}
+    best = max(range(5, 11), key=lambda step: values[step])
+    assert values[best] < runs.summary(run)["best"]["val/loss"]["value"] and best < 10
+    assert [step for step, _ in list_checkpoints(run / "checkpoints")] == [best, 10]
+    assert run_checkpoints(run, "best")[0][0].name == step_name(best)
+
+
+def test_the_best_of_another_run_is_not_reported(tmp_path: Path) -> None:
+    """A second run continues the first one with a learning rate that makes each of its results worse. Killed, it keeps its own best."""
+    first = runs.run("vectors", tmp_path / "a", "schedule.validate=[1steps]", "trainer.length=3steps")
+    settings = [f"run.resume={first}", "schedule.validate=[1steps]", "trainer.length=6steps", "optimizer.lr=3.0"]
+    second = runs.resumed(runs.configuration("vectors", tmp_path / "b", *settings), (train.loop, "train_one_step", 3))
+    losses = {row["global_step"]: row["val/loss"] for row in runs.rows(second / "metrics.jsonl") if "val/loss" in row}
+    assert min(losses) == 4 and runs.summary(first)["best"]["val/loss"]["value"] < min(losses.values())
+    step = min(losses, key=lambda step: losses[step])
+    assert runs.summary(second)["best"] == {"val/loss": {"value": losses[step], "global_step": step}}
 
 
 def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:

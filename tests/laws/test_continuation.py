@@ -247,7 +247,15 @@ def test_a_signal_in_the_last_update_an_early_stop_allows(tmp_path):
     whole = runs.run("vectors", tmp_path / "whole", *settings)
     config = runs.configuration("vectors", tmp_path / "cut", *settings)
     runs.interrupted(config, watching.stopped_at(7))
-    assert runs.differences(whole, runs.resumed(config)) == ["state.stop_reason"]  # the checkpoint was made by the signal
+    assert runs.differences(whole, runs.resumed(config)) == []
+
+
+def test_a_signal_in_the_last_update_leaves_no_reason_to_stop(tmp_path):
+    settings = ["schedule.validate=[]", "schedule.validate_at_end=false", "schedule.checkpoint_at_end=true", "trainer.length=3steps"]
+    whole = runs.run("vectors", tmp_path / "whole", *settings)
+    config = runs.configuration("vectors", tmp_path / "cut", *settings)
+    runs.interrupted(config, watching.stopped_at(3))
+    assert runs.differences(whole, runs.resumed(config)) == []
 
 
 def test_a_later_limit_that_is_allowed_trains_on(tmp_path):

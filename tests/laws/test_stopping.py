@@ -18,7 +18,7 @@ import pytest
 from linnaeus.checkpoint import save_checkpoint, writer
 from linnaeus.distributed.signals import SAME_REQUEST, STOPPING, StoppedBeforeTraining, StopRequest
 from linnaeus.errors import ConfigError
-from linnaeus.train import step_end, validation
+from linnaeus.train import loop, saving, step_end, validation
 from tests import fork_server, runs, watching
 
 VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
@@ -69,6 +69,41 @@ def test_a_checkpoint_between_two_passes_keeps_the_results_before_it(tmp_path, m
     assert json.loads((runs.newest(runs.run_path(config)).path / "state.json").read_text())["progress"]["completed_validations"]
     assert runs.start(config) == 0
     assert runs.differences(unbroken, runs.run_path(config)) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_stopped_early_and_is_interrupted_in_its_validation_trains_no_further(tmp_path, fails):
+    """The limit is reached at step 5. The checkpoint before the last validation fails, or not; it is made again after the signal."""
+    settings = [*VALIDATING, "trainer.length=9steps", "schedule.early_stop.min_lr=0.0075", "schedule.checkpoint=[1steps]"]
+    whole = runs.run("vectors", tmp_path / "whole", *settings)
+    assert (runs.summary(whole)["status"], runs.summary(whole)["global_step"]) == ("stopped_early", 5)
+    failures = [OSError(errno.ENOSPC, "No space left on device")] if fails else []
+
+    def save(directory, step, **more):
+        if step == 5 and more["state"]["progress"]["pending_validations"] and failures:
+            raise failures.pop()
+        return save_checkpoint(directory, step, **more)
+
+    config = runs.configuration("vectors", tmp_path / "stopped", *settings)
+    with watching.mock.patch.object(writer, "save_checkpoint", save):
+        runs.interrupted(config, watching.signalled_in_validation(8))
+    stopped = runs.run_path(config)
+    assert not failures and runs.summary(stopped)["stop_reason"] == "interrupted"
+    assert runs.newest(stopped).state["stop_reason"] == runs.summary(whole)["stop_reason"]
+    with watching.counted(loop, "train_one_step") as updates:
+        assert runs.differences(whole, runs.resumed(config)) == []
+    assert updates == []
+
+
+@pytest.mark.parametrize("recorded, steps", [("interrupted", 5), ("a limit", 0)])
+def test_interrupted_in_a_checkpoint_of_an_earlier_version_is_not_a_reason_to_stop(tmp_path, recorded, steps):
+    config = runs.configuration("vectors", tmp_path, "trainer.length=10steps")
+    readable = saving.readable_state
+    with watching.mock.patch.object(saving, "readable_state", lambda t: readable(t) | {"stop_reason": recorded}):
+        runs.interrupted(config, watching.stopped_at(5))
+    with watching.counted(loop, "train_one_step") as updates:
+        runs.resumed(config)
+    assert len(updates) == steps
 
 
 def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(tmp_path):

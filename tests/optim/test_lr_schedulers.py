@@ -62,6 +62,21 @@ def test_plateau_waits_then_reduces():
     assert schedule.scale(50) == 0.25 and schedule.scale(0) == 0.125
 
 
+def test_plateau_keeps_its_factor_but_compares_nothing_with_another_metric():
+    """A state of an earlier version does not name its metric and is loaded as it is."""
+    before = plateau()
+    for value in (1.0, 2.0, 2.0, 2.0):
+        before.observe({"val/loss": value})
+    state = before.state_dict()
+    assert (state["reduced"], state["best"], state["waited"]) == (0.5, 1.0, 1)
+    unnamed = {name: state[name] for name in ("reduced", "best", "waited")}
+    for mode, saved, loaded in (("min", state, (0.5, 1.0, 1)), ("max", state, (0.5, None, 0)), ("max", unnamed, (0.5, 1.0, 1))):
+        after = plateau(mode)
+        after.load_state_dict(saved)
+        assert (after.reduced, after.best, after.waited) == loaded
+        assert after.not_compared == (None if loaded[1] else "val/loss (min)")
+
+
 def test_plateau_modes_and_other_passes():
     rising = plateau("max")
     assert not any(rising.observe({"val/loss": value}) for value in (1.0, 2.0, 3.0, 4.0))

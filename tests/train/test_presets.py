@@ -63,7 +63,7 @@ def test_without_a_cadence_validation_runs_at_the_end_unless_it_is_switched_off(
         runs.run("vectors", tmp_path / value, "schedule.validate=[]", f"schedule.validate_at_end={value}") for value in ("true", "false")
     )
     assert "val/loss" in rows(validated)[-1] and not [row for row in rows(never) if "val/loss" in row]
-    line = "nothing was validated: schedule.validate is [] and schedule.validate_at_end is false"
+    line = "nothing was validated: no validation was due, and schedule.validate_at_end is false"
     assert [line in (run / "train.log").read_text() for run in (validated, never)] == [False, True]
 
 

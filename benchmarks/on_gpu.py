@@ -25,7 +25,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-GPU_TESTS = ("tests/laws/test_on_gpu.py", "tests/workloads/taxonomy/test_taxonomy_metrics.py")
+GPU_TESTS = (
+    "tests/laws/test_on_gpu.py",
+    "tests/workloads/taxonomy/test_taxonomy_metrics.py",
+    "tests/workloads/taxonomy/trained/test_batch_size.py",
+)
 HEADS = ("conditional head", "conditional head, GradNorm every 10th", "marginal head, GradNorm every 10th")
 TAIL = 14  # lines of output that are shown at the end of a step
 

@@ -60,7 +60,7 @@ def variants(sparsity: float, theirs: float, widths: tuple[int, ...], k: int | N
 
 
 # On the easy set the number of active features is close to Poisson's law with mean 3, so 7 of topk are enough for 99 % of the samples.
-VARIANTS = {"small": variants(0.0105, 5.2, (16, 64)), "easy": variants(0.05, 25.0, (25, 50), k=7)}
+VARIANTS = {"small": variants(0.0086, 5.2, (16, 64)), "easy": variants(0.05, 25.0, (25, 50), k=7)}
 
 
 def main() -> int:

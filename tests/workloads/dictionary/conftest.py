@@ -9,10 +9,11 @@ import pytest
 
 from tests import runs
 
+# The validation batch is that of `runs.TINY`, which the dictionary run has, so that sums of losses are equal to the bit.
 READ = {
     "biota": ["data.validation_batch=2"],
     "language": ["data.block=16"],
-    "loadout": ["model.size=published_cli", "model.layers=1", "model.heads=2"],
+    "loadout": ["model.size=published_cli", "model.layers=1", "model.heads=2", "data.validation_batch=2"],
 }
 
 

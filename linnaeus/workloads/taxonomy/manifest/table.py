@@ -220,6 +220,7 @@ def _alike(cells: Sequence[str], row: Sequence[str], place: int) -> bool:
 
 
 def _sort_of(cell: str) -> str:
+    """Return "number" for a number, "file" for a text that ends like the name of a file, otherwise ""."""
     text = _unquote(cell).strip()
     if re.fullmatch(r"[-+]?\d+([.,]\d+)?", text):
         return "number"
@@ -253,7 +254,7 @@ def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[st
     Raise `ConfigError` for a name that occurs twice in the header. `key`: configuration key of the table, for messages."""
     for name in names:
         if header.count(name) > 1:
-            raise ConfigError(f"{key}: the {_sort_of(key)} has {header.count(name)} columns named {quoted(name)}; rename one")
+            raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {quoted(name)}; rename one")
     return {name: header.index(name) for name in dict.fromkeys(names)}
 
 

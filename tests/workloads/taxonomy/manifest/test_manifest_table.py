@@ -127,7 +127,7 @@ def test_parquet_has_the_same_cells_as_csv(tmp_path):
     [
         ("m.csv", b"", "empty"),
         ("m.csv", b"path,species\n", "no rows"),
-        ("m.csv", b"path,path\na,b\n", "2 columns named 'path'"),
+        ("m.csv", b"path,path\na,b\n", "the manifest has 2 columns named 'path'"),
         ("m.csv", b"path,\x81\n", "UTF-8"),
         ("m.parquet", b"nonsense", "Parquet"),
         ("m.csv.gz", b"not gzip", "cannot be read"),

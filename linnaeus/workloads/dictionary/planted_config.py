@@ -23,10 +23,10 @@ class PlantedSettings:
     bias: float = setting("norm of the vector that is added to each activation", low=0)
 
 
-# The family and the values of `large` are those of SynthSAEBench-16k (arXiv 2602.14687). On average, 35, 7 and 3
+# The family and the values of `large` are those of SynthSAEBench-16k (arXiv 2602.14687). On average, 35, 7 and 6
 # features are active.
 SETS = {
     "large": PlantedSettings(768, 16_384, 128, 4, 3, 0.4, 5e-4, 0.5, 0.1, 25, 5.0, 4.0, 0.5, 0.5),
     "small": PlantedSettings(128, 1000, 8, 4, 3, 0.4, 5e-4, 0.5, 0.1, 25, 5.0, 4.0, 0.5, 0.5),
-    "easy": PlantedSettings(128, 200, 0, 1, 0, 0.02, 0.01, 0.0, 0.0, 1, 5.0, 4.0, 0.5, 0.5),
+    "easy": PlantedSettings(176, 200, 0, 1, 0, 0.04, 0.02, 0.0, 0.0, 1, 5.0, 4.0, 0.5, 0.5),
 }

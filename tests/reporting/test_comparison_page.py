@@ -1,6 +1,7 @@
 """Several runs in one page: seeds are folded, differences are paired by sample, and nothing is coloured that is not significant."""
 
 import json
+import shutil
 import re
 from pathlib import Path
 
@@ -127,16 +128,23 @@ def test_runs_without_tables_have_aggregate_differences_only(tmp_path: Path) -> 
     assert "Only aggregate results are saved" in text and "delta good" not in text and "delta bad" not in text
 
 
-def test_the_command_compares_runs_and_sweeps(six: list[RunFiles], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_compares_runs_and_sweeps(
+    six: list[RunFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     paths = [str(run.path) for run in six]
     assert main(paths) == 0 and capsys.readouterr().out.strip() == str(six[0].path.parent / "comparison.html")
     assert main([*paths, str(six[0].path.parent / "comparison.html")]) == 0, "linnaeus report outputs/birds/*, a second time"
     assert "comparison.html" in capsys.readouterr().out
     sweep = tmp_path / "sweeps" / "heads"
     sweep.mkdir(parents=True)
-    trials = [{"trial": i, "directory": f"birds/{run.path.name}"} for i, run in enumerate(six)] + [{"directory": "birds/not_started"}]
+    trials = [{"trial": i, "directory": f"outputs/birds/{run.path.name}"} for i, run in enumerate(six)]
+    trials.append({"trial": 6, "directory": "outputs/birds/not_started"})
     (sweep / "sweep.json").write_text(json.dumps({"trials": trials}))
     assert [run.path.name for run in find_runs([sweep])] == [run.path.name for run in six]
+    (tmp_path / "elsewhere/outputs/birds").mkdir(parents=True)
+    shutil.copytree(six[0].path, tmp_path / "elsewhere" / trials[0]["directory"])
+    monkeypatch.chdir(tmp_path / "elsewhere")  # with a run of the same name
+    assert [run.path for run in find_runs([sweep])] == [run.path for run in six]
     assert main([str(sweep)]) == 0 and (sweep / "comparison.html").exists()
     with pytest.raises(SystemExit) as ended:
         main([paths[0], "--output", str(tmp_path / "x.html")])

@@ -144,6 +144,15 @@ def photograph_folders(folder):
     return folder / "folders"
 
 
+def test_names_of_ranks_in_brackets_are_text_on_the_terminal(tmp_path, capsys):
+    photograph_folders(tmp_path / "photos")
+    levels = "data.levels=['fam[/x]ily','sp[bold]ecies']"
+    command = ["image_folder", f"data.path={tmp_path / 'photos'}", levels, "--out", str(tmp_path / "out"), "--no-images"]
+    assert doctor_cli.main(command) == 0
+    page = capsys.readouterr().out
+    assert "\nfam[/x]ily " in page and "\nsp[bold]ecies " in page and "without a sp[bold]ecies" in page
+
+
 def test_clean_records_and_notes_are_not_strict_errors(call, rows):
     status, page = call("--strict")
     assert status == 0 and "nothing was found" in page

@@ -1,8 +1,8 @@
 """Several runs in one page: seeds are folded, differences are paired by sample, and nothing is coloured that is not significant."""
 
 import json
-import shutil
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np

@@ -47,8 +47,8 @@ def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
 def _trials(path: Path) -> list[RunFiles]:
     """Return the runs of the sweep directory `path`. Trials without a run.json are left out. Raise `ConfigError` if no run remains.
 
-    sweep.json has the directory of each trial, `<run.root>/<experiment>/<name>`, whose `run.root` may be relative to the folder in which the
-    sweep was started. So the last two parts are tried first, below the folder two above `path`; then the directory as written."""
+    sweep.json has the directory of each trial, `<run.root>/<experiment>/<name>`, whose `run.root` may be relative to the folder in which
+    the sweep was started. So the last two parts are tried first, below the folder two above `path`; then the directory as written."""
     trials = (read_json(path / "sweep.json") or {}).get("trials")
     folders = [Path(str(trial.get("directory"))) for trial in trials or () if isinstance(trial, dict)]
     candidates = [[path.resolve().parents[1].joinpath(*folder.parts[-2:]), folder] for folder in folders]

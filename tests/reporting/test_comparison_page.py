@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,24 @@ def test_differences_are_paired_by_sample_over_groups(six: list[RunFiles]) -> No
     assert (found.low, found.high) == pytest.approx(ends, abs=0.015)
     unpaired = pairs.difference(first, deep, "val/loss")
     assert unpaired is not None and unpaired.samples == 0 and not unpaired.significant
+
+
+def test_only_the_numbers_of_a_table_of_samples_are_kept(tmp_path: Path) -> None:
+    """As rows of texts, four tables of 20,000 samples take 106 MB. A damaged number leaves out its column alone."""
+    made = [make_run(tmp_path, head, head, 0, skill, 60) for head, skill in (("a", 0.2), ("b", 0.8))]
+    path = made[1].tables_folder / "val-samples.csv"
+    head, *lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        lines[number] = f"{line},{'x' * 1000}{number},{'1' if number else '0.1.2'}"
+    path.write_text("\n".join([f"{head},note,chain", *lines]) + "\n")
+    pairs, (first, other) = PairedRows(), Compared(made).groups
+    tracemalloc.start()
+    found = pairs.difference(first, other, "val/species/top1")
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert found is not None and found.samples == SAMPLES and found.significant
+    assert kept < 1000 * SAMPLES / 2 and pairs.table(made[1]).columns.keys() >= {"species/top1"}
+    assert not {"note", "chain"} & pairs.table(made[1]).columns.keys()
 
 
 def test_the_interval_over_seeds_contains_0_in_95_of_100_equal_groups() -> None:

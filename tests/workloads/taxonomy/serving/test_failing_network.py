@@ -75,7 +75,7 @@ def test_a_cancelled_request_leaves_the_queue():
 
 
 def test_the_body_of_a_cancelled_request_that_waits_for_a_reader_is_not_kept():
-    """The readers decode large photographs, and clients send bodies and leave."""
+    """Readers decode large photographs, while clients send bodies and leave."""
 
     async def ask() -> None:
         service = HttpService(Described(), "model", "", Limits(10**6, 10**7, 10**6, 60, 10), 4, 0.0, 1)

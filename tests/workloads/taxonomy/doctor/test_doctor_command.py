@@ -6,6 +6,7 @@ import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,7 +15,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.doctor import doctor_cli, times
 from linnaeus.workloads.taxonomy.doctor.corrected import check_files, settings, write_corrected
 from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
-from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
+from linnaeus.workloads.taxonomy.doctor.doctor_page import SHOWN_IN_ALL, doctor_page
+from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from tests.workloads.taxonomy.doctor.conftest import table_findings
@@ -89,6 +91,16 @@ def test_the_page_shows_photographs_and_makes_no_request(call, rows, tmp_path):
     picture = base64.b64decode(re.search(r"base64,([^\"]+)", page)[1])
     assert Image.open(io.BytesIO(picture)).size == (160, 107)
     assert (tmp_path / "out/doctor.html").read_text().count("<figure>") == 12 + 1  # rows of two findings
+
+
+def test_a_page_has_a_limited_number_of_photographs(rows, inspected):
+    records = inspected(rows)
+    many = np.arange(2000)
+    plain, beside = Finding("plain", "warning", many, "text"), Finding("copy", "note", many, "text", beside=many[::-1])
+    for number in (18, 19, 20):
+        findings = [*[plain] * number, replace(plain, rows=many[:11]), beside, beside, plain]
+        page = doctor_page("title", records, rank_counts(records), filter_counts(records), findings)
+        assert page.count('<div class="none">') <= SHOWN_IN_ALL
 
 
 def test_the_corrected_manifest_has_the_remedies_and_nothing_else_changed(call, rows, inspected, tmp_path):

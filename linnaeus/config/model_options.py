@@ -17,7 +17,7 @@ MODELS = {  # first argument -> its text
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "checkpoint": {"metavar": "WHICH", "help": "of a run: best, newest or a step (best)"},
-    "device": {"default": "cpu", "metavar": "DEVICE", "help": "cpu or cuda (%(default)s)"},
+    "device": {"default": "cpu", "metavar": "DEVICE", "help": "cpu or cuda (cpu)"},
     "threads": {"type": int, "metavar": "N", "help": "cores that are used (all)"},
     "plugins": {"nargs": "+", "default": [], "metavar": "PACKAGE", "help": "packages that a bundle may import"},
     "checklist": {"type": Path, "metavar": "FILE", "help": "table or list of the names of the taxa that are possible"},

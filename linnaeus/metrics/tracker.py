@@ -128,6 +128,10 @@ class MetricsTracker:
         self.best[monitor] = {"value": value, "global_step": step}
         return True
 
+    def forget_validations(self) -> None:
+        """Delete all validation results."""
+        self.last, self.last_step, self.final, self.best = {}, -1, {}, {}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all processes."""
         return {

@@ -179,6 +179,10 @@ class TrainingProgress:
         if not self.pending_validations:
             self.current_stage = TrainingStage.TRAINING
 
+    def forget_completed_validations(self) -> None:
+        """Delete the list of the completed passes, so that they can be scheduled again at this step."""
+        self.completed_validations = []
+
     def has_pending_validations(self) -> bool:
         """Return True if a validation pass of the current step has not been completed."""
         return bool(self.pending_validations)

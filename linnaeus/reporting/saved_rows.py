@@ -4,13 +4,13 @@ import bisect
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.reporting.rows import Row, numbered_rows
+from linnaeus.rundir.run_record import created_at
 from linnaeus.rundir.saved_run import read_configuration, read_record
 
 STREAMS = ("metrics", "timings")
@@ -66,10 +66,7 @@ def open_run(path: Path) -> SavedRows:
     if not path.is_dir() or not any((path / name).exists() for name in ("run.json", "metrics.jsonl")):
         raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
     (config, _), (record, _) = read_configuration(path), read_record(path)
-    try:
-        created = datetime.strptime(str(record.get("created")), "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:
-        created = 0.0
-    found = SavedRows(path, str(record["run_id"]), f"{config['run'].get('experiment')}/{path.resolve().name}", config, created)
+    title = f"{config['run'].get('experiment')}/{path.resolve().name}"
+    found = SavedRows(path, str(record["run_id"]), title, config, created_at(record))
     found.read()
     return found

@@ -27,12 +27,14 @@ class TensorBoardLogger:
         self._soft = SoftFailure("logger.tensorboard", "no more event files are written")  # the writer's thread ends with its first error
 
     def start(self, global_step: int, earlier: Iterable[Row] = ()) -> None:
-        """Set the step from which the run continues. If the event files lack a row of `earlier`, because a launch did not write them,
-        replace them by a file with all rows of the run so far."""
+        """Set the step from which the run continues. Replace the event files by a file with all rows of the run so far, if they lack a row
+        of `earlier`, because a launch did not write it, or have another one, such as that of a validation after the checkpoint of the same
+        step: the run writes it again, and TensorBoard would show both."""
         self._purge_step = global_step + 1
         with self._soft.guard():
             rows = Counter(row["global_step"] for _, _, row in earlier)
-            if rows and rows - written_rows(self._directory):
+            written = Counter({step: count for step, count in written_rows(self._directory).items() if step <= global_step})
+            if rows and rows != written:
                 replace_files(open_run(self._run))
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:

@@ -6,6 +6,7 @@ import platform
 import socket
 import subprocess
 from collections.abc import Mapping
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,14 @@ def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     ]
     old, new = before.get("packages", {}), now.get("packages", {})
     return lines + [f"{name}: {old[name]} -> {new[name]}" for name in PACKAGES if name in old and name in new and old[name] != new[name]]
+
+
+def created_at(record: Mapping[str, Any]) -> float:
+    """Return the time of the first start in a run.json, in seconds since 1970; 0 if unknown. The text has the time zone of its host."""
+    try:
+        return datetime.fromisoformat(str(record.get("created"))).timestamp()
+    except ValueError:
+        return 0.0
 
 
 @functools.cache

@@ -128,6 +128,19 @@ def test_the_best_of_another_run_is_not_reported(tmp_path: Path) -> None:
     assert runs.summary(second)["best"] == {"val/loss": {"value": losses[step], "global_step": step}}
 
 
+def test_the_results_of_another_run_are_not_those_of_this_one(tmp_path: Path) -> None:
+    """Before its first validation a run that continues another one has no results."""
+    first = runs.run("vectors", tmp_path / "a", "trainer.length=3steps")
+    settings = [f"run.resume={first}", "trainer.length=9steps"]
+    config = runs.configuration("vectors", tmp_path / "b", *settings)
+    with watching.stopped_at(5):
+        assert runs.start(config) == 75
+    assert runs.summary(first)["final"] and runs.summary(runs.run_path(config))["final"] == {}
+    again = runs.run("vectors", tmp_path / "c", f"run.resume={first}", "trainer.length=3steps")  # nothing is left to train
+    assert runs.summary(again)["final"] == runs.summary(first)["final"]
+    assert (again / "validation/step-00000003/val.json").exists()
+
+
 def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
     """A run that is stopped between two rows of metrics has sums of weighted losses in its checkpoint."""
     command = ["trainer.length=2epochs", "schedule.log=[2steps]"]

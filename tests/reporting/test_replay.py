@@ -354,6 +354,20 @@ def test_event_files_have_the_rows_of_launches_without_them(run: Path, monkeypat
         assert files == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: 3}[launch]  # launches 3 and 5 replace the earlier ones
 
 
+def test_event_files_have_a_row_once_that_was_written_after_the_checkpoint_of_its_step(run: Path) -> None:
+    """A launch saves at step 1, writes the row of a validation at this step, and is killed. The next launch writes this row again."""
+    saved: dict[str, int] = {}
+    for step in (0, 1):
+        sinks = LogSinks(run, [TensorBoardLogger(run)])
+        sinks.resume(saved, step)
+        if step == 0:
+            sinks.log(1, {"train/loss": 1.0})
+            saved = sinks.state_dict()
+        sinks.log(1, {"val/loss": 0.5})
+        sinks.close()
+    assert in_tensorboard(run) == in_files(run)
+
+
 def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_logger, "write_atomic", mock.Mock(side_effect=OSError(28, "No space left on device")))
     sinks = LogSinks(tmp_path, [CsvLogger(tmp_path)])

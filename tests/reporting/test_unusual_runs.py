@@ -121,6 +121,15 @@ def test_the_best_earlier_run_was_validated_on_equally_many_samples(tmp_path: Pa
     assert previous_best(RunFiles(tmp_path / "run2")).name == "run0"
 
 
+def test_the_earlier_run_is_the_one_that_started_first_in_any_time_zone(tmp_path: Path) -> None:
+    """Two hosts share the disk: 20:00 in Zurich is 19:00 UTC, and 03:00 in Tokyo on the next day is 18:00 UTC."""
+    for name, created in (("tokyo", "2026-01-02T03:00:00+0900"), ("zurich", "2026-01-01T20:00:00+0100")):
+        (tmp_path / name).mkdir()
+        write_summary(tmp_path / name / "summary.json", "finished", 9, final={"val/loss": 0.5})
+        (tmp_path / name / "run.json").write_text(json.dumps({"data_fingerprint": "a", "created": created}))
+    assert previous_best(RunFiles(tmp_path / "zurich")).name == "tokyo" and previous_best(RunFiles(tmp_path / "tokyo")) is None
+
+
 def test_the_best_earlier_run_of_a_run_in_progress_is_that_of_its_own_metric(tmp_path: Path) -> None:
     for number, (loss, top1) in enumerate([(0.5, 0.25), (1.0, 0.75), (2.0, 0.5)]):
         path = tmp_path / f"run{number}"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from linnaeus.files import read_json
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.rundir.finished_run import ENDED
+from linnaeus.rundir.run_record import created_at
 
 MOST = 500  # sibling directories that are read
 
@@ -27,7 +28,7 @@ def previous_best(run: RunFiles) -> Previous | None:
     read."""
     monitor = run.monitor
     lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"
-    data, started = run.record.get("data_fingerprint"), str(run.record.get("created", ""))
+    data, started = run.record.get("data_fingerprint"), created_at(run.record)
     found = []
     siblings = sorted(run.path.resolve().parent.glob("*/summary.json"))[:MOST]
     for path in siblings:
@@ -35,7 +36,7 @@ def previous_best(run: RunFiles) -> Previous | None:
             continue
         summary, record = read_json(path) or {}, read_json(path.parent / "run.json") or {}
         value = (summary.get("final") or {}).get(monitor)
-        same = data is not None and record.get("data_fingerprint") == data and str(record.get("created", "")) < started
+        same = data is not None and record.get("data_fingerprint") == data and created_at(record) < started
         if same and value is not None and summary.get("status") in ENDED and _limit(RunFiles(path.parent)) == _limit(run):
             found.append((value if lower else -value, path.parent.name, path.parent, summary["final"]))
     if not found:

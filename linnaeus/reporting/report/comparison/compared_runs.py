@@ -47,10 +47,11 @@ def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
 def _trials(path: Path) -> list[RunFiles]:
     """Return the runs of the sweep directory `path`. Trials without a run.json are left out. Raise `ConfigError` if no run remains.
 
-    sweep.json has the directory of each trial. It is tried as written first, then relative to `run.root`, two folders above `path`."""
+    sweep.json has the directory of each trial, `<run.root>/<experiment>/<name>`, whose `run.root` may be relative to the folder in which
+    the sweep was started. So the last two parts are tried first, below the folder two above `path`; then the directory as written."""
     trials = (read_json(path / "sweep.json") or {}).get("trials")
-    folders = [trial.get("run_dir") or trial.get("directory") for trial in trials or () if isinstance(trial, dict)]
-    candidates = [[Path(str(f)), path.resolve().parents[1] / str(f)] for f in folders if f]
+    folders = [Path(str(trial.get("directory"))) for trial in trials or () if isinstance(trial, dict)]
+    candidates = [[path.resolve().parents[1].joinpath(*folder.parts[-2:]), folder] for folder in folders]
     runs = [
         RunFiles(next(c for c in choice if (c / "run.json").exists()))
         for choice in candidates

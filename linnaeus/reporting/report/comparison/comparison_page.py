@@ -49,7 +49,7 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     """Return the HTML document comparison.html. folder: directory of the page, to which links to report.html of each run are relative."""
     compared, pairs = Compared(runs), PairedRows()
     first = compared.groups[0]
-    paired = any(pairs.table(run) for run in first.runs)
+    paired = any(pairs.table(run) is not None for run in first.runs)
     several = [len(first.runs) > 1 and len(group.runs) > 1 for group in compared.groups[1:]]
     about = f"Differences from {first.name}, 95 % intervals. " + _intervals_text(paired, several)
     sections = [

@@ -30,8 +30,9 @@ def doctor_page(
     room = SHOWN_IN_ALL
     bodies = []
     for number, finding in enumerate(findings):
-        most = min(SHOWN, room, len(finding.rows))
-        room -= most * (1 if finding.beside is None else 2)
+        photographs = 1 if finding.beside is None else 2  # of a row
+        most = min(SHOWN, room // photographs, len(finding.rows))
+        room -= most * photographs
         bodies.append(_finding(number, finding, records, most))
     header = f'<header><h1>The doctor</h1><p class="sub">{escape(escaped(title))}</p></header>{_cards(records, counts, findings)}'
     sections = [

@@ -15,7 +15,6 @@ from linnaeus.workloads.taxonomy.doctor.photograph_checks import INFORMATIVE
 from linnaeus.workloads.taxonomy.doctor.pixels import Pixels
 from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.split import NO_SIDE
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
 DISTANCE = 8  # largest number of different bits of the 64-bit hashes of near duplicates
@@ -31,10 +30,10 @@ Condition = Callable[[np.ndarray, np.ndarray], np.ndarray]  # function of the po
 
 
 def duplicate_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
-    """Return the findings of photographs with the same bytes and of near duplicates. `pixels`: measures of the photographs of the N
-    rows."""
-    on_a_side = True if records.split is None else records.split != NO_SIDE
-    rows = np.flatnonzero((records.sizes > 0) & (pixels.reasons == "") & on_a_side)
+    """Return the findings of photographs with the same bytes and of near duplicates. Rows that training leaves out do not count.
+
+    `pixels`: measures of the photographs of the N rows."""
+    rows = np.flatnonzero(records.used & (records.sizes > 0) & (pixels.reasons == ""))
     rows = rows[_first_of_each(records, rows)]
     side = np.zeros(len(rows), dtype=np.int64) if records.split is None else records.split[rows].astype(np.int64)
     across, within = copies(pixels.content[rows], side)

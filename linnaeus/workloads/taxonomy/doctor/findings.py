@@ -75,6 +75,14 @@ class Inspected:
         return len(self.labels)
 
     @cached_property
+    def used(self) -> np.ndarray:
+        """Return bool [N], False for the rows that training leaves out. Copies of such rows are not copies of anything in training."""
+        used = np.ones(len(self), dtype=bool)
+        for rows in self.left_out.values():
+            used[rows] = False
+        return used
+
+    @cached_property
     def species(self) -> np.ndarray:
         """Return the label of each row at the rank species, int64 [N], -1 for none. Without a rank of this name it is the finest rank."""
         ranks = [rank.lower() for rank in self.tree.ranks]

@@ -10,7 +10,7 @@ from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
 from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 
 EARLIER = "an earlier split (training before validation before test)"
@@ -31,9 +31,9 @@ def group_leaks(records: Inspected) -> list[Finding]:
         if records.split is None:
             findings += _divided_note(name, number, column) if records.config.group_column is None else []
             continue
-        rows = leaking(number, records.split)
+        rows = leaking(np.where(records.used, number, -1), records.split)
         severity: Severity = "error" if kind == "observation" else "warning"
-        outside = int(np.isin(records.split, (VALIDATION, LEFT_OUT)).sum())
+        outside = int((records.used & np.isin(records.split, (VALIDATION, LEFT_OUT))).sum())
         text = (
             f"these rows, of {outside:,} outside training, share their {quoted(name)} with rows of {EARLIER}; "
             f"data.split_column=null data.group_column={name} keeps each on one side"
@@ -44,8 +44,10 @@ def group_leaks(records: Inspected) -> list[Finding]:
 
 
 def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Return the rows whose group also occurs in an earlier split, int64 [K]. `number` int64 [N]: group of each row, -1 for none."""
-    grouped = np.flatnonzero((number >= 0) & (split != NO_SIDE))
+    """Return the rows whose group also occurs in an earlier split, int64 [K].
+
+    `number` int64 [N]: group of each row, -1 for none and for rows that training leaves out."""
+    grouped = np.flatnonzero(number >= 0)
     first = np.full(int(number.max(initial=0)) + 1, LEFT_OUT)
     np.minimum.at(first, number[grouped], split[grouped])
     return grouped[split[grouped] > first[number[grouped]]]
@@ -66,7 +68,7 @@ def bursts(records: Inspected) -> list[Finding]:
         return []
     place = _places(records)
     when = records.date.astype(np.float64) * 86400 + records.hour * 3600
-    dated = (place >= 0) & ~np.isnat(records.date)
+    dated = records.used & (place >= 0) & ~np.isnat(records.date)
     if dated.any() and np.isnan(records.hour[dated]).all():
         text = "no row with a place and a date has a time, so it is unknown which photographs were taken seconds apart"
         return [Finding("bursts not checked", "note", NO_ROWS, text)]

@@ -11,9 +11,9 @@ NEARLY_UNIQUE = 0.05  # largest share of repeated values in a column of row ids;
 
 
 def repeated_photographs(records: Inspected) -> list[Finding]:
-    """Return findings with the rows whose photograph also occurs in an earlier row."""
+    """Return findings with the rows whose photograph also occurs in an earlier row. Rows that training leaves out do not count."""
     names, number = unique_strings(records.files.names)
-    number = np.where(names[number] == "", -1, number) if len(names) else number
+    number = np.where((names[number] == "") | ~records.used, -1, number) if len(names) else number
     later, first = later_rows(number)
     differs = (records.labels[later] != records.labels[first]).any(axis=1)
     same_text = "the photograph occurs in an earlier row with the same taxon"

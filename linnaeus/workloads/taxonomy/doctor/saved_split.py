@@ -24,15 +24,12 @@ def training_split(records: Inspected) -> np.ndarray:
     check_folds(records.config)
     config, given = records.config, records.split
     split = np.full(len(records), NO_SIDE, dtype=np.int8) if given is None else given.copy()
-    used = np.ones(len(records), dtype=bool)
-    for rows in records.left_out.values():
-        used[rows] = False
-    split[~used] = NO_SIDE
+    split[~records.used] = NO_SIDE
     if config.folds is not None and given is not None:
         split[split == VALIDATION] = TRAIN
     if given is not None and (split == VALIDATION).any():
         return split
-    rows = np.flatnonzero(used if given is None else split == TRAIN)
+    rows = np.flatnonzero(records.used if given is None else split == TRAIN)
     column = None if config.group_column is None else records.table.columns[config.group_column]
     grouped = None if column is None else Column(column.codes[rows], column.values)
     groups = find_groups(grouped, records.files.names[rows])

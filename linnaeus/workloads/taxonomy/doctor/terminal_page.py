@@ -46,9 +46,11 @@ def _table(columns: dict[str, bool]) -> Table:
 
 def _count_table(counts: Sequence[RankCounts] | Sequence[FilterCount]) -> Table:
     """Return the table with a line for each rank or filter; all cells but the first are numbers."""
+    from rich.text import Text
+
     table = _table({heading: number > 0 for number, heading in enumerate(counts[0].cells())})
     for c in counts:
-        table.add_row(*c.cells().values())
+        table.add_row(*map(Text, c.cells().values()))  # a name of a rank in brackets is not markup
     return table
 
 

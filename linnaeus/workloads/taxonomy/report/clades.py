@@ -42,7 +42,7 @@ def clade_tree(tables: AnswerTables) -> str:
     if len(roots) > MOST:
         left_out, roots = [*left_out, f"{len(roots) - MOST:,} of {shown[0]}"], roots[:MOST]
     note = (
-        f'<p class="sub">The tree has too many taxa for this page. Left out: {", ".join(left_out)}; see validation/.</p>'
+        f'<p class="sub">The tree has too many taxa for this page. Left out: {escape(", ".join(left_out))}; see validation/.</p>'
         if left_out
         else ""
     )

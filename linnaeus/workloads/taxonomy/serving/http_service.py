@@ -105,8 +105,12 @@ class HttpService:
 
     async def _answer(self, request: Request, body: bytes) -> Answer:
         header, query = request.headers.get("content-type", ""), request.query_params.multi_items()
-        loop = asyncio.get_running_loop()
-        return await self.batches.answer(await loop.run_in_executor(self.readers, lambda: self._read(read_question(header, query, body))))
+        waiting, loop = [body], asyncio.get_running_loop()
+        try:
+            asking = await loop.run_in_executor(self.readers, lambda: self._read(read_question(header, query, waiting.pop())))
+        finally:
+            waiting.clear()  # the queue of the threads keeps the function of a cancelled request until a thread is free
+        return await self.batches.answer(asking)
 
     def _read(self, question: Question) -> Asking:
         """Decode the photograph of `question`. Return the question together with the pixels.

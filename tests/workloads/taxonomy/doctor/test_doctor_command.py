@@ -6,6 +6,7 @@ import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,7 +15,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.doctor import doctor_cli, times
 from linnaeus.workloads.taxonomy.doctor.corrected import check_files, settings, write_corrected
 from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
-from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
+from linnaeus.workloads.taxonomy.doctor.doctor_page import SHOWN_IN_ALL, doctor_page
+from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from tests.workloads.taxonomy.doctor.conftest import table_findings
@@ -91,6 +93,16 @@ def test_the_page_shows_photographs_and_makes_no_request(call, rows, tmp_path):
     assert (tmp_path / "out/doctor.html").read_text().count("<figure>") == 12 + 1  # rows of two findings
 
 
+def test_a_page_has_a_limited_number_of_photographs(rows, inspected):
+    records = inspected(rows)
+    many = np.arange(2000)
+    plain, beside = Finding("plain", "warning", many, "text"), Finding("copy", "note", many, "text", beside=many[::-1])
+    for number in (18, 19, 20):
+        findings = [*[plain] * number, replace(plain, rows=many[:11]), beside, beside, plain]
+        page = doctor_page("title", records, rank_counts(records), filter_counts(records), findings)
+        assert page.count('<div class="none">') <= SHOWN_IN_ALL
+
+
 def test_the_corrected_manifest_has_the_remedies_and_nothing_else_changed(call, rows, inspected, tmp_path):
     rows[3]["date"] = "2999-01-02"
     rows[8] |= {"latitude": "0", "longitude": "0"}
@@ -142,6 +154,15 @@ def photograph_folders(folder):
         (folder / "folders" / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(folder / "folders" / name / "1.jpg")
     return folder / "folders"
+
+
+def test_names_of_ranks_in_brackets_are_text_on_the_terminal(tmp_path, capsys):
+    photograph_folders(tmp_path / "photos")
+    levels = "data.levels=['fam[/x]ily','sp[bold]ecies']"
+    command = ["image_folder", f"data.path={tmp_path / 'photos'}", levels, "--out", str(tmp_path / "out"), "--no-images"]
+    assert doctor_cli.main(command) == 0
+    page = capsys.readouterr().out
+    assert "\nfam[/x]ily " in page and "\nsp[bold]ecies " in page and "without a sp[bold]ecies" in page
 
 
 def test_clean_records_and_notes_are_not_strict_errors(call, rows):

@@ -142,6 +142,18 @@ def test_copies_are_found_within_a_split_and_across_splits(planted):
     assert without["near duplicate"] == [15, 62]
 
 
+def test_a_copy_of_a_row_that_training_leaves_out_is_kept(planted):
+    rows, original, replace, examine = planted
+    validation = next(i for i in range(1, 80) if rows[i]["split"] != rows[0]["split"])
+    for row in (1, validation):
+        replace(row, original(0), "PNG")
+    replace(0, original(0), "PNG")
+    assert rows_of(examine())["same bytes in two splits"] == [validation]
+    for row in (0, 1):
+        rows[row] |= dict.fromkeys(("order", "family", "genus", "species"), "")
+    assert examine() == {} and examine("data.split_column=null") == {}
+
+
 def test_a_photograph_of_several_rows_is_read_once_and_is_no_copy_of_itself(planted, monkeypatch):
     rows, _, _, examine = planted
     rows[70] = dict(rows[70], path=rows[3]["path"])

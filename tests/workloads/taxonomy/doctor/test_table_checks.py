@@ -122,6 +122,25 @@ def test_groups_that_a_random_split_divides_are_a_note_until_they_are_used(rows,
     assert table_findings(inspected(rows, "data.split_column=null", "data.group_column=site")) == []
 
 
+def test_rows_that_training_leaves_out_are_in_no_leak_and_repeat_no_photograph(rows, inspected, tmp_path):
+    place = {"latitude": "47.12345", "longitude": "8.5", "date": "2023-06-01", "time": "10:00:00"}
+    for number, row in enumerate(rows):
+        row["observation_id"] = f"o{number}"
+    for row in (rows[2], rows[1650]):
+        row |= place | {"observation_id": "same"}
+    rows[4]["path"] = rows[3]["path"] = rows[1700]["path"]
+    taxon = ("order", "family", "genus", "species")
+    rows[4] |= {name: rows[3][name] for name in taxon}
+    checks = {"same observation in two splits": [1650], "burst in two splits": [1650], "photograph twice": [4]}
+    findings = table_findings(inspected(rows))
+    assert {check: rows_of(findings, check) for check in checks} == checks
+    for row in (rows[2], rows[3]):
+        row |= dict.fromkeys(taxon, "")
+    findings = table_findings(inspected(rows))
+    assert {finding.check for finding in findings} == {"no label", "photograph with two taxa"}
+    assert rows_of(findings, "photograph with two taxa") == [1700]
+
+
 BURST = {3: "10:00:00", 4: "10:00:50", 1800: "10:01:45", 1801: "10:03:00", 1802: "09:00:00", 1803: "09:00:30"}  # 1803 is a test row
 
 

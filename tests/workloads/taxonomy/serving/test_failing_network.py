@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import sys
+import threading
+from unittest import mock
 
 import numpy as np
 import pytest
+from starlette.requests import Request
 
 import linnaeus
 from linnaeus.workloads.taxonomy.serving import serve_cli
@@ -67,6 +72,40 @@ def test_a_cancelled_request_leaves_the_queue():
     model = Model()
     asyncio.run(ask())
     assert model.sizes == [2, 2]
+
+
+def test_the_body_of_a_cancelled_request_that_waits_for_a_reader_is_not_kept():
+    """Readers decode large photographs, while clients send bodies and leave."""
+
+    async def ask() -> None:
+        service = HttpService(Described(), "model", "", Limits(10**6, 10**7, 10**6, 60, 10), 4, 0.0, 1)
+        service.readers.submit(release.wait)
+        body = b"x" * 1000
+        references = sys.getrefcount(body)
+        request = Request({"type": "http", "headers": [], "query_string": b""})
+        leaving = [asyncio.create_task(service._answer(request, body)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert service.readers._work_queue.qsize() == 3 and sys.getrefcount(body) > references
+        for task in leaving:
+            task.cancel()
+        await asyncio.wait(leaving)
+        del task, leaving
+        gc.collect()
+        assert sys.getrefcount(body) == references
+
+    class Described(ServedModel):
+        def __init__(self) -> None:
+            self.model = mock.MagicMock()
+            self.model.tree.ranks, self.model.tree.sizes = [], []
+
+        def described(self):
+            return {}
+
+    release = threading.Event()
+    try:
+        asyncio.run(ask())
+    finally:
+        release.set()
 
 
 def test_the_client_of_a_failing_network_gets_status_500(finished, monkeypatch):

@@ -240,6 +240,14 @@ def test_the_settings_of_the_model_are_part_of_the_fingerprint(read, text):
     assert ActivationSource(read["language"]._replace(config=other), "blocks.1", 4, 22).fingerprint != text.fingerprint
 
 
+@pytest.mark.parametrize("change", [{"removal": "tokens"}, {"seed": 5}])
+def test_what_determines_partial_builds_is_part_of_the_fingerprint(read, change):
+    run = read["loadout"]
+    config = dataclasses.replace(run.config, **{name: value for name, value in change.items() if name == "seed"})
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **{n: value for n, value in change.items() if n != "seed"}))
+    assert ActivationSource(run._replace(config=config), "norm", 4, 20).fingerprint != ActivationSource(run, "norm", 4, 20).fingerprint
+
+
 def stop_after(shards: int) -> Any:
     """Return a patch that stops the storage of activations after so many shards."""
     write, calls = stored_activations._write_shard, []

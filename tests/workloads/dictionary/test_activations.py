@@ -270,6 +270,18 @@ def test_shards_of_a_stopped_run_on_another_module_are_not_used(read, text, tmp_
         store_activations(other, tmp_path / "store")
 
 
+def test_a_continued_store_needs_space_for_the_missing_shards_only(text, tmp_path):
+    size = 4 * text.width * int(text.offsets[-1])
+
+    def usage(folder: Any) -> Any:
+        return shutil._ntuple_diskusage(size, 0, size - sum(len(np.load(file)) * 4 * text.width for file in tmp_path.glob("*.npy")))
+
+    with mock.patch.object(stored_activations, "SHARD_BYTES", 1000), mock.patch.object(shutil, "disk_usage", usage):
+        with stop_after(3), pytest.raises(KeyboardInterrupt):
+            store_activations(text, tmp_path)
+        store_activations(text, tmp_path)
+
+
 def test_a_shard_that_is_cut_off_is_one_line(text, tmp_path):
     with mock.patch.object(stored_activations, "SHARD_BYTES", 1000):
         store_activations(text, tmp_path)

@@ -109,7 +109,7 @@ def test_a_text_is_cut_only_where_the_pre_tokenizer_cuts(bpe, change, boundary):
 
 
 def test_a_text_is_not_cut_between_a_line_break_and_a_slash():
-    """The pre-tokenizer of GPT-4o merges punctuation with the line breaks and slashes after it."""
+    """GPT-4o merges punctuation with the line breaks and slashes after it."""
     library = pytest.importorskip("tokenizers")
     cut, text = library.pre_tokenizers.Split(library.Regex(r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\p{L}+|\s+"), "isolated"), "a.\n/b.\nc"
     bpe = library.Tokenizer(library.models.BPE())

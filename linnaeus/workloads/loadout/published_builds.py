@@ -74,7 +74,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
         try:
             names = [tokens[int(token)] for token in json.loads(row["ability_tags"])]
             weapon = weapons.get(weapon_names[int(row["weapon_id"])].removeprefix("weapon_id_"))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # OverflowError: an infinite number
             skipped.wrong("the row has no tokens or weapon of the vocabularies", where)
             continue
         builds = builds_of_tokens(tuple(sorted(set(names) - set(SPECIAL))))

@@ -89,7 +89,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
 def _numbered(path: Path) -> dict[int, str]:
     """Return {number: name} from a vocabulary file, a JSON object {name: number}. Raise `ConfigError` if the file cannot be read."""
     try:
-        return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8-sig")).items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"data.path: {path} beside the token table cannot be read ({str(error)[:80]}); copy the vocabulary there"

@@ -165,7 +165,7 @@ def write_tokens(folder):
     code = PointsCode()
     (folder / "vocab.json").write_text(json.dumps({name: n + 5 for n, name in enumerate(code.names)}))
     numbers = {f"weapon_id_{NUMBERS[key]}": n for n, key in enumerate(WEAPONS.keys)}
-    (folder / "weapon_vocab.json").write_text(json.dumps(numbers))
+    (folder / "weapon_vocab.json").write_text(json.dumps(numbers), encoding="utf-8-sig")  # as editors on Windows write it
     rows = [f"{json.dumps([int(t) + 5 for t in np.flatnonzero(hot)])}\t{w}" for hot, w in zip(code.multi_hot(ITEMS_OF), WEAPON)]
     path = folder / "tokens.tsv"
     path.write_text("ability_tags\tweapon_id\n" + "\n".join(rows) + "\n")

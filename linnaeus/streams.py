@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import shutil
 import sys
 import textwrap
@@ -39,6 +40,18 @@ def flush_or_discard(stream: TextIO) -> bool:
         discard_output(stream)
         return False
     return True
+
+
+def reader_ended(stream: TextIO) -> bool:
+    """Return True if `stream` is a pipe whose reader has ended.
+
+    Flushing does not always fail then: a failed write of more than the buffer leaves nothing to flush."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors are reported without being asked for
+    except OSError:  # a stream without a file descriptor, as in a notebook
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def fit_terminal(line: str, indent: int) -> str:

@@ -50,6 +50,19 @@ def test_a_pipe_without_a_reader(tmp_path, more):
     assert error.splitlines() == (["error: seed is 'x'; it must be an integer"] if "seed=x" in more else [])
 
 
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_the_reader_of_a_command_may_end(size):
+    """A long text fails when it is printed, a short one when it is flushed."""
+    code = f"from linnaeus.config.messages import user_errors\nwith user_errors(2):\n    input()\n    print('x' * {size})"
+    process = fork_server.Popen(
+        [sys.executable, "-c", code], cwd=runs.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    assert process.stderr.read() == b"" and process.wait(120) == 141
+
+
 def test_a_path_that_is_not_utf8(tmp_path):
     root = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     config = runs.configuration("vectors", tmp_path, "logger.tensorboard=true", "logger.report=true", "trainer.length=1epochs")

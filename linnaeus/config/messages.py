@@ -18,7 +18,7 @@ from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent, write_torchrun_error
 from linnaeus.errors import ConfigError, RunFailed, escaped
 from linnaeus.files import to_utf8
-from linnaeus.streams import flush_or_discard, prepare_streams
+from linnaeus.streams import flush_or_discard, prepare_streams, reader_ended
 
 READER_ENDED = 141  # exit status if the reader of stdout ended early (`| head`), as a shell gives for SIGPIPE
 WAIT_FOR_RANK_0 = timedelta(seconds=3)  # most errors are found by every rank; a line without a rank number is easier to read
@@ -42,7 +42,7 @@ def user_errors(status: int) -> Iterator[None]:
         flush_or_discard(sys.stdout)
         return
     except BrokenPipeError:
-        if flush_or_discard(sys.stdout):  # stdout is intact, so another pipe has broken
+        if flush_or_discard(sys.stdout) and not reader_ended(sys.stdout):  # another pipe has broken
             raise
         raise SystemExit(READER_ENDED) from None
     except (FloatingPointError, RunFailed) as error:  # FloatingPointError: the run diverged

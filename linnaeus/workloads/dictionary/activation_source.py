@@ -72,8 +72,11 @@ class ActivationSource:
         """Return a hash of the weights, the data, the module name and all settings that determine the activations.
 
         The model settings are included because some of them, such as the number of heads, do not change the shapes of the weights. The
-        numbers among the data settings are included, such as the size of images; paths and names are not."""
+        numbers among the data settings are included, such as the size of images, and those with a list of choices, such as the kind of
+        removal; paths and names are not. The seed of the run determines the partial builds of a loadout run."""
         config, data = self.run.config, self.run.workload.fingerprint
+        settings = {field.name: getattr(config.data, field.name) for field in dataclasses.fields(config.data)}
+        choices = {field.name for field in dataclasses.fields(config.data) if field.metadata.get("choices")}
         facts: dict[str, Any] = {
             "weights": self.run.weights.digest,
             "data": data,
@@ -82,12 +85,13 @@ class ActivationSource:
         }
         facts |= {
             "model": dataclasses.asdict(config.model),
-            "data_settings": {name: value for name, value in dataclasses.asdict(config.data).items() if isinstance(value, int | float)},
+            "data_settings": {name: value for name, value in settings.items() if name in choices or isinstance(value, int | float)},
+            "seed": config.seed,
             "shape": list(self.shape),
             "channels": self.channels,
             "rows": int(self.offsets[-1]),
         }
-        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 3})
+        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 4})
 
     def host_batch(self, block: int) -> Batch:
         """Return the samples of block number `block` as one batch on the host, before `Workload.prepare`."""

@@ -82,12 +82,12 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
         _check_folder(folder, content)
         if context.broadcast_object(read_json(folder / STORE) is None):  # another run may write the file between two of our reads
             folder.mkdir(parents=True, exist_ok=True)
-            _check_space(folder, source)
+            missing = [number for number in range(len(shards)) if not _complete(folder, number, content["fingerprint"])]
+            _check_space(folder, 4 * source.width * sum(content["shards"][number] for number in missing))
             if context.is_master:
                 log.info("activations of %s: %s of %d numbers are written to %s", source.name, f"{content['rows']:,}", source.width, folder)
-            for number in range(context.rank, len(shards), context.world_size):
-                if not _complete(folder, number, content["fingerprint"]):
-                    _write_shard(folder, number, [source.read(block) for block in shards[number]], content["fingerprint"])
+            for number in (number for number in missing if number % context.world_size == context.rank):
+                _write_shard(folder, number, [source.read(block) for block in shards[number]], content["fingerprint"])
             context.barrier()
             if context.is_master:
                 _write_content(folder, source, content, len(shards))
@@ -125,10 +125,11 @@ def _own(name: str) -> bool:
     return name.startswith((".", "shard-")) or name in (STORE, "offsets.npy")
 
 
-def _check_space(folder: Path, source: ActivationSource) -> None:
-    needed, free = 4 * source.width * int(source.offsets[-1]), shutil.disk_usage(folder).free
+def _check_space(folder: Path, needed: int) -> None:
+    """Raise `ConfigError` if the disk of `folder` has less than `needed` bytes free. needed: bytes of the shards that are missing."""
+    free = shutil.disk_usage(folder).free
     if needed > free:
-        sizes = f"the activations need {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free"
+        sizes = f"the activations need {needed / 1e9:.1f} GB more, and {folder} has {free / 1e9:.1f} GB free"
         raise ConfigError(f"data.stored: {sizes}; set data.samples, another data.folder, or data.stored=false")
 
 

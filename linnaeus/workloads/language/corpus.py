@@ -140,8 +140,8 @@ def held_out(corpus: Corpus) -> np.ndarray:
     """Return bool [D], True for the documents that are for validation.
 
     A hash of each document's own text decides, so other documents do not change the choice, and equal documents are in the same split. If
-    by chance all documents of a source are in one split, the document whose hash is nearest to the threshold is moved to the other
-    split."""
+    by chance all documents of a source are in one split, the document whose hash is nearest to the threshold is moved to the other split,
+    with its copies in this source; copies in another source stay."""
     draws = randomness.uniforms(randomness.key(corpus.config.split_seed, randomness.SPLIT), corpus.digests)
     chosen = draws < corpus.config.validation_fraction
     for source in range(max(1, len(corpus.sources))):

@@ -57,6 +57,11 @@ def window_start(length: int, block: int, slide: int) -> int:
     return -(-max(length - block, 0) // slide) * slide
 
 
+def default_slide(block: int) -> int:
+    """Return the number of tokens that are dropped at once when a context of `block` tokens is full, if the user sets no other."""
+    return max(1, block // 4)
+
+
 @torch.inference_mode()
 def generate(
     model: GPT,
@@ -75,7 +80,7 @@ def generate(
 
     `slide` is the number of tokens dropped when the block (the longest context) is full. The default is a quarter of the block: the context
     is then seven eighths of the block on average, and to make a new token costs as much as to read three old tokens."""
-    slide = max(1, model.block // 4) if slide is None else slide
+    slide = default_slide(model.block) if slide is None else slide
     _check(model, prompts, slide)
     numbers = _draw_numbers(seed, prompts, length).to(model.token.weight.device)
     rows, running, training = [list(prompt) for prompt in prompts], list(range(len(prompts))), model.training

@@ -5,6 +5,7 @@ follow. A file without a header consists of integers of type `data.dtype`.
 """
 
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def find_layout(path: Path, dtype: str, vocabulary: int) -> TokenFile:
 def _npy(path: Path) -> TokenFile:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, TokenError) as error:  # TokenError: a header that numpy cannot parse
         raise ConfigError(f"data.path: {path} is damaged ({error}); write it again with numpy.save") from None
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigError(f"data.path: {path} is an array {array.dtype}{list(array.shape)}; it must have one dimension of integers")

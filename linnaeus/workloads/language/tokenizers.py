@@ -22,7 +22,8 @@ PIECE_SIZE = 1 << 16  # characters that a BPE encodes at once; one core encodes 
 MAX_GAPS = 16  # largest allowed ratio of ids to tokens; every id costs a row of the embedding
 ANYWHERE = re.compile("")
 NOWHERE = re.compile(r"(?!)")
-AFTER_LINE = re.compile(r"(?<=\S)\n(?=\S)")  # the common pre-tokenizers of a byte-level BPE never merge across such a line break
+# The common pre-tokenizers of a byte-level BPE never merge across such a line break; that of GPT-4o merges line breaks and slashes.
+AFTER_LINE = re.compile(r"(?<=\S)\n(?=[^\s/])")
 BEFORE_WORD = re.compile(r"(?<=\S)\n(?=\S)|(?<=\S)(?= \S)")  # GPT-2's pre-tokenizer never merges across these
 
 
@@ -141,6 +142,7 @@ class BPETokenizer:
         self.end = cast("int | None", self._bpe.token_to_id(END))
 
     def encode(self, text: str) -> np.ndarray:
+        text.encode()  # raise UnicodeEncodeError for a surrogate, as the other tokenizers do; the library raises TypeError
         return np.concatenate([np.zeros(0, np.int64), *self.encode_batch(list(recut([text], self.boundary, PIECE_SIZE)))])
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:

@@ -74,7 +74,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
         try:
             names = [tokens[int(token)] for token in json.loads(row["ability_tags"])]
             weapon = weapons.get(weapon_names[int(row["weapon_id"])].removeprefix("weapon_id_"))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # OverflowError: an infinite number
             skipped.wrong("the row has no tokens or weapon of the vocabularies", where)
             continue
         builds = builds_of_tokens(tuple(sorted(set(names) - set(SPECIAL))))
@@ -89,7 +89,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
 def _numbered(path: Path) -> dict[int, str]:
     """Return {number: name} from a vocabulary file, a JSON object {name: number}. Raise `ConfigError` if the file cannot be read."""
     try:
-        return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8-sig")).items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"data.path: {path} beside the token table cannot be read ({str(error)[:80]}); copy the vocabulary there"

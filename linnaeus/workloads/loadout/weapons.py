@@ -92,7 +92,7 @@ def read_weapons(path: str) -> Weapons:
     """Return the vocabulary in a file `weapon.json` of the statistics site stat.ink. Raise `ConfigError` if the file cannot be read as
     one."""
     try:
-        return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8")))
+        return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         line = " ".join(str(error).split())[:100]
         raise ConfigError(f"data.weapons: {path} cannot be read ({line}); use the list of weapons of stat.ink, a JSON file") from None

@@ -240,6 +240,14 @@ def test_the_settings_of_the_model_are_part_of_the_fingerprint(read, text):
     assert ActivationSource(read["language"]._replace(config=other), "blocks.1", 4, 22).fingerprint != text.fingerprint
 
 
+@pytest.mark.parametrize("change", [{"removal": "tokens"}, {"seed": 5}])
+def test_what_determines_partial_builds_is_part_of_the_fingerprint(read, change):
+    run = read["loadout"]
+    config = dataclasses.replace(run.config, **{name: value for name, value in change.items() if name == "seed"})
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **{n: value for n, value in change.items() if n != "seed"}))
+    assert ActivationSource(run._replace(config=config), "norm", 4, 20).fingerprint != ActivationSource(run, "norm", 4, 20).fingerprint
+
+
 def stop_after(shards: int) -> Any:
     """Return a patch that stops the storage of activations after so many shards."""
     write, calls = stored_activations._write_shard, []
@@ -260,6 +268,18 @@ def test_shards_of_a_stopped_run_on_another_module_are_not_used(read, text, tmp_
         with pytest.raises(ConfigError, match="activations of another model, module or data"):
             store_activations(text, tmp_path / "store")
         store_activations(other, tmp_path / "store")
+
+
+def test_a_continued_store_needs_space_for_the_missing_shards_only(text, tmp_path):
+    size = 4 * text.width * int(text.offsets[-1])
+
+    def usage(folder: Any) -> Any:
+        return shutil._ntuple_diskusage(size, 0, size - sum(len(np.load(file)) * 4 * text.width for file in tmp_path.glob("*.npy")))
+
+    with mock.patch.object(stored_activations, "SHARD_BYTES", 1000), mock.patch.object(shutil, "disk_usage", usage):
+        with stop_after(3), pytest.raises(KeyboardInterrupt):
+            store_activations(text, tmp_path)
+        store_activations(text, tmp_path)
 
 
 def test_a_shard_that_is_cut_off_is_one_line(text, tmp_path):

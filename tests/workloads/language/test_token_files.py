@@ -149,6 +149,7 @@ def test_headers_of_llm_c_and_numpy_are_recognised(tmp_path):
         (headed([5, 6], number=3), "has version 1 and 4 bytes after its header; expected version 1 and 6 bytes"),
         (headed([5, 6], version=2), "has version 2"),
         (b"\x93NUMPY\x01", "train.bin is damaged"),
+        (b"\x93NUMPY\x01\x00\x40\x00{'descr': '<u2', 'fortran_order': False, 'shape': (5, }".ljust(80), "train.bin is damaged"),
     ],
 )
 def test_a_damaged_header_is_refused(tmp_path, content, message):

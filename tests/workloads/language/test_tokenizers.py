@@ -108,6 +108,27 @@ def test_a_text_is_cut_only_where_the_pre_tokenizer_cuts(bpe, change, boundary):
     assert tokenizers._boundary(bpe._json | change) is boundary
 
 
+def test_a_text_is_not_cut_between_a_line_break_and_a_slash():
+    """GPT-4o merges punctuation with the line breaks and slashes after it."""
+    library = pytest.importorskip("tokenizers")
+    cut, text = library.pre_tokenizers.Split(library.Regex(r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\p{L}+|\s+"), "isolated"), "a.\n/b.\nc"
+    bpe = library.Tokenizer(library.models.BPE())
+    bpe.pre_tokenizer = library.pre_tokenizers.Sequence([cut, library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    bpe.decoder = library.decoders.ByteLevel()
+    letters = library.pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator([text] * 3, library.trainers.BpeTrainer(vocab_size=300, initial_alphabet=letters, show_progress=False))
+    found = BPETokenizer(bpe.to_str(), "bpe")
+    pieces = list(recut([text], found.boundary, 1))
+    assert pieces == ["a.\n/b.\n", "c"]
+    assert np.concatenate(found.encode_batch(pieces)).tolist() == found.encode(text).tolist()
+
+
+def test_a_surrogate_raises_the_same_error_with_every_tokenizer(bpe):
+    for tokenizer in every_kind(bpe):
+        with pytest.raises(UnicodeEncodeError):
+            tokenizer.encode("to \ud800")
+
+
 def test_negative_control_a_cut_at_any_line_break_changes_the_tokens(bpe):
     text = "be\n\n\nto\n\n\nbe"
     lines = text.splitlines(keepends=True)

@@ -165,7 +165,7 @@ def write_tokens(folder):
     code = PointsCode()
     (folder / "vocab.json").write_text(json.dumps({name: n + 5 for n, name in enumerate(code.names)}))
     numbers = {f"weapon_id_{NUMBERS[key]}": n for n, key in enumerate(WEAPONS.keys)}
-    (folder / "weapon_vocab.json").write_text(json.dumps(numbers))
+    (folder / "weapon_vocab.json").write_text(json.dumps(numbers), encoding="utf-8-sig")  # as editors on Windows write it
     rows = [f"{json.dumps([int(t) + 5 for t in np.flatnonzero(hot)])}\t{w}" for hot, w in zip(code.multi_hot(ITEMS_OF), WEAPON)]
     path = folder / "tokens.tsv"
     path.write_text("ability_tags\tweapon_id\n" + "\n".join(rows) + "\n")
@@ -177,8 +177,8 @@ def test_a_token_table(tmp_path):
     found, code = all_builds(split_of("builds", file)), PointsCode()
     hot = lambda rows: sorted((w, code.multi_hot(np.array([b]))[0].tobytes()) for w, b in rows)
     assert hot(found) == hot(WANTED), "the tokens are the same, whichever build has them"
-    file.write_text(file.read_text() + "[5, 999]\t3\n[7]\t3\n")
-    with pytest.raises(ConfigError, match="2 of 72 builds"):
+    file.write_text(file.read_text() + "[5, 999]\t3\n[7]\t3\n[Infinity]\t3\n")
+    with pytest.raises(ConfigError, match="3 of 73 builds"):
         split_of("builds", file)
     (tmp_path / "vocab.json").unlink()
     with pytest.raises(ConfigError, match=r"vocab\.json beside the token table"):

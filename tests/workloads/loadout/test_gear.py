@@ -104,6 +104,9 @@ def test_the_published_list_of_weapons_is_the_built_in_one(tmp_path):
     assert read_weapons(str(SHARED / "weapon.json")).to_dict() == builtin_weapons().to_dict()
     names = {entry["key"] for entry in json.loads((SHARED / "ability.json").read_text())}
     assert names == set(ABILITIES) and len(STANDARD) == 14
+    entries = [{"key": row.key, "name": {"en_US": row.name}, "reskin_of": row.reskin_of} for row in builtin_weapons().rows]
+    (tmp_path / "weapon.json").write_text(json.dumps(entries), encoding="utf-8-sig")  # as editors on Windows write it
+    assert read_weapons(str(tmp_path / "weapon.json")).keys == builtin_weapons().keys
     (tmp_path / "weapon.json").write_text('[{"name": 1}]')
     with pytest.raises(ConfigError, match=r"data\.weapons"):
         read_weapons(str(tmp_path / "weapon.json"))

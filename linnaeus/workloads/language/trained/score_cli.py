@@ -185,7 +185,7 @@ class Question:
 def read_questions(path: Path) -> list[Question]:
     """Return the questions of a JSONL file. Empty lines are skipped. Raise `ConfigError`, naming the line, for any other content."""
     try:
-        lines = path.read_bytes().decode().split("\n")
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")  # Windows editors begin a file with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"--continuations: {path} cannot be read ({reason}); give a file of JSON lines") from None

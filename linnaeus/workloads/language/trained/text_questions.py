@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language.generation import Sampling
+from linnaeus.workloads.language.generation import Sampling, default_slide, window_start
 from linnaeus.workloads.language.trained.language_model import LanguageModel, encode_prompt
 from linnaeus.workloads.language.trained.load_language_model import load_model
 from linnaeus.workloads.questions import Answer, Question, Questions, refuse_options
@@ -35,7 +35,8 @@ def token_texts(model: LanguageModel) -> list[str]:
 
 
 def _question(model: LanguageModel, prompt: str, tokens: int) -> Question:
-    encoded = encode_prompt(model.tokenizer, prompt)[-model.network.block :]
+    encoded, block = encode_prompt(model.tokenizer, prompt), model.network.block
+    encoded = encoded[window_start(len(encoded), block, default_slide(block)) :]  # the tokens that the continuation reads
     device = model.network.token.weight.device
 
     def ask() -> Answer:

@@ -20,7 +20,7 @@ from linnaeus.files import read_json
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, train_bpe
-from linnaeus.workloads.language.trained import library_tokenizers, score_cli
+from linnaeus.workloads.language.trained import library_tokenizers, score_cli, text_questions
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from tests import runs
 from tests.workloads.language import test_pretrained
@@ -80,6 +80,17 @@ def test_generated_text_is_that_of_the_command(run: Path, capsys: pytest.Capture
     for wrong in ({"tokens": 0}, {"stop": ""}, {"temperature": -1}, {"top_k": 0}):
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} is"):
             model.generate("ab", **wrong)
+
+
+@pytest.mark.parametrize("more", [0, 1, 7])
+def test_a_question_of_an_edit_reads_the_tokens_that_its_continuation_reads(run: Path, more: int) -> None:
+    model = linnaeus.load_model(run)
+    prompt, read = ("the quick brown fox " * 9)[: model.network.block + more], list[torch.Tensor]()
+    model.network.token.register_forward_hook(lambda module, inputs, output: read.append(inputs[0]))
+    question = text_questions._question(model, prompt, 1)
+    answer = question.ask()
+    assert len(read) == 2 and torch.equal(*read) and len(question.places) == read[1].shape[1]
+    assert model.tokenizer.decode([int(answer.probabilities["next token"].argmax())]) == answer.lines[0]
 
 
 def test_the_likelihood_of_a_continuation_is_the_sum_over_its_tokens(run: Path) -> None:

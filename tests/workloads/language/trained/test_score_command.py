@@ -67,6 +67,13 @@ def test_a_text_of_several_pieces_and_another_encoding_is_read_whole(tmp_path: P
     assert found["all"]["loss"] == model.loss(text[:500])
 
 
+def test_a_byte_order_mark_is_no_part_of_the_questions(tmp_path: Path) -> None:
+    plain, marked = tmp_path / "plain.jsonl", tmp_path / "marked.jsonl"
+    plain.write_text('{"context": "abc", "continuations": ["d", "e"]}\n')
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert score_cli.read_questions(marked) == score_cli.read_questions(plain)
+
+
 def test_continuations_are_compared(run: Path, tmp_path: Path, scored, monkeypatch: pytest.MonkeyPatch) -> None:
     model = linnaeus.load_model(run)
     rows = [{"context": "abc", "continuations": ["d", "efg", "zz"]}, {"context": "", "continuations": ["a", "b"]}] * 3

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.choices import Choice
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from linnaeus.config.schema import Config
+    from linnaeus.config.schema_optimization import OptimizerConfig
     from linnaeus.workloads.taxonomy.observations import Source
 
 KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; in the order in which they are chosen
@@ -65,9 +67,11 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     The second result is None if the source was not read (an earlier call read the same data, and its facts are cached), or if the source
     cannot change its image size.
 
-    Raise `ConfigError` if the data cannot be read."""
+    Raise `ConfigError` if the data cannot be read, and in the cases of `check_rate`."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
+    if "optimizer.lr" in keys:
+        check_rate(config.optimizer)
     device = find_device(config)
     read = repr((config.data, device, config.model))
     source = None
@@ -85,6 +89,19 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
             given[key] = value
             choices.append(Choice(key, value, reason))
     return choices, None if source is None else with_image_size(source, config, given["data.image_size"])
+
+
+def check_rate(optimizer: OptimizerConfig) -> None:
+    """Raise `ConfigError` if the rule for the learning rate does not fit: it is for AdamW, and its result is scaled with the batch already.
+
+    SGD with the rate of AdamW, and a rate that is scaled twice, would train a hundred times too slowly, without an error."""
+    if optimizer.name != "adamw":
+        raise ConfigError(f"optimizer.lr=auto is for optimizer=adamw; set optimizer.lr to a learning rate for optimizer={optimizer.name}")
+    if optimizer.lr_scaling != "none":
+        raise ConfigError(
+            f"optimizer.lr=auto is scaled with the batch already, and optimizer.lr_scaling={optimizer.lr_scaling} would scale it again; "
+            "set optimizer.lr_scaling=none, or optimizer.lr"
+        )
 
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:

@@ -92,6 +92,22 @@ def test_pretrained_weights_have_a_lower_rate() -> None:
     assert chosen(dataclasses.replace(CPU, pretrained=True))["optimizer.lr"] < chosen(CPU)["optimizer.lr"] / 3
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer=sgd", "optimizer.lr=auto is for optimizer=adamw; set optimizer.lr to a learning rate for optimizer=sgd"),
+        ("optimizer=muon", "optimizer.lr=auto is for optimizer=adamw; .*=muon"),
+        ("optimizer.lr_scaling=linear", "optimizer.lr_scaling=linear would scale it again; set optimizer.lr_scaling=none, or optimizer.lr"),
+    ],
+)
+def test_a_learning_rate_is_not_chosen_for_another_optimizer_and_not_scaled_twice(setting: str, message: str, manifest: Path) -> None:
+    command = ["experiment=photos", f"data.path={manifest}", setting, *SMALL]
+    with pytest.raises(ConfigError, match=message):
+        with_choices(compose_tree(command))
+    tree, _, _ = with_choices(compose_tree([*command, "optimizer.lr=0.1"]))
+    assert tree["optimizer"]["lr"] == 0.1
+
+
 def test_a_rule_reads_the_settings_that_are_given(manifest: Path) -> None:
     assert chosen(CPU, trainer__global_batch_size=16)["optimizer.lr"] == chosen(CPU)["optimizer.lr"] / 2
     tree, choices, _ = with_choices(compose_tree(["experiment=photos", f"data.path={manifest}", "trainer.global_batch_size=256", *SMALL]))

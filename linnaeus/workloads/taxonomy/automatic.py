@@ -40,6 +40,7 @@ EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many 
 METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
 FINEST_SHARE = 0.6  # of the task weights: with equal weights the coarser ranks cost up to 5 points at the finest
+SMALLEST_BATCH = 16
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 
@@ -179,7 +180,9 @@ def choose_precision(facts: Facts, given: Settings) -> tuple[str, str]:
 
 def choose_batch(facts: Facts, given: Settings) -> tuple[int, str]:
     most = 64 if facts.device == "cpu" else 256
-    size = max(16, min(most, 2 ** int(math.log2(max(facts.rows / 10, 1)))))
+    size = max(SMALLEST_BATCH, min(most, 2 ** int(math.log2(max(facts.rows / 10, 1)))))
+    if size * 10 > facts.rows:
+        return size, f"the smallest that is chosen, for {facts.rows:,} photographs"
     return size, f"at least 10 updates an epoch of {facts.rows:,} photographs, and at most {most} samples"
 
 
@@ -192,8 +195,9 @@ def choose_lr(facts: Facts, given: Settings) -> tuple[float, str]:
 def choose_image_size(facts: Facts, given: Settings) -> tuple[int, str]:
     most = max(32, facts.side // 32 * 32)
     if facts.device == "cuda" or facts.pretrained:
-        side = min(224, most)
-        return side, "common for a GPU" if facts.device == "cuda" else "the size that pretrained weights expect"
+        if most < 224:
+            return most, f"the photographs are about {facts.side} px"
+        return 224, "common for a GPU" if facts.device == "cuda" else "the size that pretrained weights expect"
     chosen = SIDES[0]
     for side in SIDES[1:]:
         epochs = _cpu_epochs(facts, given, side)  # whatever the length: a longer run has the same size

@@ -88,6 +88,16 @@ def test_the_finest_rank_has_most_of_the_weight() -> None:
     assert chosen(dataclasses.replace(CPU, ranks=("species",)))["weighting.weights"] == {}
 
 
+def test_the_reason_is_true_of_few_and_of_small_photographs() -> None:
+    batch = lambda rows: RULES["trainer.global_batch_size"](dataclasses.replace(CPU, rows=rows), {})
+    assert batch(159) == (16, "the smallest that is chosen, for 159 photographs")
+    assert batch(160) == (16, "at least 10 updates an epoch of 160 photographs, and at most 64 samples")
+    size = lambda side, **facts: RULES["data.image_size"](dataclasses.replace(CPU, side=side, **facts), {})
+    assert size(100, pretrained=True) == size(100, device="cuda") == (96, "the photographs are about 100 px")
+    assert size(300, device="cuda") == (224, "common for a GPU")
+    assert size(300, pretrained=True) == (224, "the size that pretrained weights expect")
+
+
 def test_pretrained_weights_have_a_lower_rate() -> None:
     assert chosen(dataclasses.replace(CPU, pretrained=True))["optimizer.lr"] < chosen(CPU)["optimizer.lr"] / 3
 

@@ -83,17 +83,20 @@ def _of_directory(path: Path, choice: str | int | None) -> InitialWeights:
 
 
 def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
-    """Return the weights in the checkpoint `path` that were used for validation: the averaged weights if the checkpoint has results named
-    `val_ema/...`, otherwise the raw weights.
+    """Return the weights in the checkpoint `path` that its run validates: the averaged weights if the monitored metric is named
+    `val_ema/...`, otherwise the raw weights. The run need not have been validated before the checkpoint.
 
     `notes`: lines for the log. If the checkpoint has raw and averaged weights, the `notes` of the result have one more line, which says
     so."""
     files = verify(path)["files"]
-    best = json.loads((path / STATE).read_text()).get("best", {})
-    averaged = EMA in files and any(name.startswith("val_ema") for name in best)
+    state = json.loads((path / STATE).read_text())
+    metrics = [state["monitor"]] if state.get("monitor") else state.get("best", {})  # earlier versions did not save the monitored metric
+    averaged = EMA in files and any(name.startswith("val_ema") for name in metrics)
     chosen, other, kind = (EMA, MODEL, "averaged") if averaged else (MODEL, EMA, "raw")
     if EMA in files:
-        line = f"{path} has raw and averaged weights; {kind} ones were validated and are loaded; for the other ones use {path / other}"
+        line = (
+            f"{path} has raw and averaged weights; the run validates the {kind} ones, which are loaded; for the others use {path / other}"
+        )
         notes = [*notes, line]
     return InitialWeights(str(path / chosen), files[chosen]["sha256"], read_safetensors(path / chosen), notes)
 

@@ -109,9 +109,16 @@ def test_the_model_keeps_its_precision_and_memory_format(tmp_path: Path) -> None
 
 
 def checkpoint(
-    folder: Path, step: int, model: nn.Module, average: nn.Module | None = None, best: str = "val/loss", score: float | None = None
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    average: nn.Module | None = None,
+    best: str | None = "val/loss",
+    score: float | None = None,
+    **more: str,
 ) -> Path:
-    state = {"global_step": step, "score": score, "best": {best: {"value": 1.0, "global_step": step}}}
+    """Write a checkpoint. best: the metric of which the run has a best value; None: it has not been validated yet."""
+    state = {"global_step": step, "score": score, "best": {best: {"value": 1.0, "global_step": step}} if best else {}, **more}
     averages = average.state_dict() if average is not None else None
     folder.mkdir(parents=True, exist_ok=True)
     return save_checkpoint(folder, step, model_state=model.state_dict(), ema_state=averages, training_state={}, state=state)
@@ -162,6 +169,18 @@ def test_the_validated_weights_are_loaded(tmp_path: Path) -> None:
         match = initial_weights(str(path), model)
         assert same(model, Net(seed)), path
         assert any("raw and averaged weights" in line for line in match.lines()) is path.is_dir()
+
+
+@pytest.mark.parametrize(("monitor", "seed"), [("val_ema/loss", 4), ("val/loss", 3)])
+def test_before_the_first_validation_the_weights_that_the_run_will_validate_are_loaded(monitor: str, seed: int, tmp_path: Path) -> None:
+    """A run without a validation, or stopped before the first one, must not lose its average."""
+    path = checkpoint(tmp_path, 1, Net(3), Net(4), best=None, monitor=monitor)
+    model = Net(1)
+    match = initial_weights(str(path), model)
+    assert same(model, Net(seed)) and any("the run validates the " in line for line in match.lines())
+    changed = checkpoint(tmp_path, 2, Net(3), Net(4), best="val_ema/loss", monitor=monitor)  # the setting was changed meanwhile
+    initial_weights(str(changed), model)
+    assert same(model, Net(seed))
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     plain = runs.run("vectors", tmp_path / "plain", *more[1:])
     assert first_rows(whole) != first_rows(plain) and first_rows(whole)[0] < 0.5 * first_rows(plain)[0], "it has learnt already"
     report = (whole / "launches" / "1" / "init_from.txt").read_text()
-    assert "averaged ones were validated" in report and report.splitlines()[0] in log_of(whole)
+    assert "the run validates the averaged ones" in report and report.splitlines()[0] in log_of(whole)
     assert len(json.loads((whole / "run.json").read_text())["initial_weights"]) == 64
     for call in (1, 4):  # killed before its first checkpoint and after it
         with runs.killed(train.loop, "train_one_step", call):

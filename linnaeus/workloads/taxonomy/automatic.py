@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.choices import Choice
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from linnaeus.config.schema import Config
+    from linnaeus.config.schema_optimization import OptimizerConfig
     from linnaeus.workloads.taxonomy.observations import Source
 
 KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; in the order in which they are chosen
@@ -38,6 +40,7 @@ EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many 
 METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
 FINEST_SHARE = 0.6  # of the task weights: with equal weights the coarser ranks cost up to 5 points at the finest
+SMALLEST_BATCH = 16
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 
@@ -65,9 +68,11 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     The second result is None if the source was not read (an earlier call read the same data, and its facts are cached), or if the source
     cannot change its image size.
 
-    Raise `ConfigError` if the data cannot be read."""
+    Raise `ConfigError` if the data cannot be read, and in the cases of `check_rate`."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
+    if "optimizer.lr" in keys:
+        check_rate(config.optimizer)
     device = find_device(config)
     read = repr((config.data, device, config.model))
     source = None
@@ -85,6 +90,19 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
             given[key] = value
             choices.append(Choice(key, value, reason))
     return choices, None if source is None else with_image_size(source, config, given["data.image_size"])
+
+
+def check_rate(optimizer: OptimizerConfig) -> None:
+    """Raise `ConfigError` if the rule for the learning rate does not fit: it is for AdamW, and its result is scaled with the batch already.
+
+    SGD with the rate of AdamW, and a rate that is scaled twice, would train a hundred times too slowly, without an error."""
+    if optimizer.name != "adamw":
+        raise ConfigError(f"optimizer.lr=auto is for optimizer=adamw; set optimizer.lr to a learning rate for optimizer={optimizer.name}")
+    if optimizer.lr_scaling != "none":
+        raise ConfigError(
+            f"optimizer.lr=auto is scaled with the batch already, and optimizer.lr_scaling={optimizer.lr_scaling} would scale it again; "
+            "set optimizer.lr_scaling=none, or optimizer.lr"
+        )
 
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
@@ -162,7 +180,9 @@ def choose_precision(facts: Facts, given: Settings) -> tuple[str, str]:
 
 def choose_batch(facts: Facts, given: Settings) -> tuple[int, str]:
     most = 64 if facts.device == "cpu" else 256
-    size = max(16, min(most, 2 ** int(math.log2(max(facts.rows / 10, 1)))))
+    size = max(SMALLEST_BATCH, min(most, 2 ** int(math.log2(max(facts.rows / 10, 1)))))
+    if size * 10 > facts.rows:
+        return size, f"the smallest that is chosen, for {facts.rows:,} photographs"
     return size, f"at least 10 updates an epoch of {facts.rows:,} photographs, and at most {most} samples"
 
 
@@ -175,8 +195,9 @@ def choose_lr(facts: Facts, given: Settings) -> tuple[float, str]:
 def choose_image_size(facts: Facts, given: Settings) -> tuple[int, str]:
     most = max(32, facts.side // 32 * 32)
     if facts.device == "cuda" or facts.pretrained:
-        side = min(224, most)
-        return side, "common for a GPU" if facts.device == "cuda" else "the size that pretrained weights expect"
+        if most < 224:
+            return most, f"the photographs are about {facts.side} px"
+        return 224, "common for a GPU" if facts.device == "cuda" else "the size that pretrained weights expect"
     chosen = SIDES[0]
     for side in SIDES[1:]:
         epochs = _cpu_epochs(facts, given, side)  # whatever the length: a longer run has the same size

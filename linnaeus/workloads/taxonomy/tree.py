@@ -309,15 +309,19 @@ def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) 
     """Return for each of `rows` the code at rank `hole` that follows from its code at rank `finer` (see `fill_holes`), int [rows]; -1 if no
     code, or several codes, are possible."""
     both = lineages[(lineages[:, hole] >= 0) & (lineages[:, finer] >= 0)]
-    pairs = np.unique(both[:, [finer, hole]], axis=0)
-    keys, first, count = np.unique(pairs[:, 0], return_index=True, return_counts=True)
-    choice = np.full(int(lineages[:, finer].max()) + 1, -1, dtype=lineages.dtype)
-    choice[keys[count == 1]] = pairs[first[count == 1], 1]
-    found = choice[lineages[rows, finer]]
+    size = int(lineages[:, finer].max()) + 1
+    low, high = np.full(size, np.iinfo(lineages.dtype).max, lineages.dtype), np.full(size, -1, lineages.dtype)
+    np.minimum.at(low, both[:, finer], both[:, hole])
+    np.maximum.at(high, both[:, finer], both[:, hole])
+    found = np.where(low == high, low, -1)[lineages[rows, finer]]
+    wanted = np.zeros(int(lineages[:, hole].max(initial=-1)) + 2, dtype=bool)  # names that may be filled in; the last is of -1
+    wanted[found] = True
+    both = both[wanted[:-1][both[:, hole]]]
     for coarser in range(hole):  # the parent of a homonym elsewhere in the tree must not be used
-        agreed = {tuple(p) for p in np.unique(both[:, [hole, coarser]], axis=0).tolist()}
-        known = [code < 0 or (name, code) in agreed for name, code in zip(found.tolist(), lineages[rows, coarser].tolist(), strict=True)]
-        found = np.where(known, found, -1)
+        code = lineages[rows, coarser]
+        width = int(lineages[:, coarser].max()) + 2
+        pairs = [name.astype(np.int64) * width + above + 1 for name, above in ((found, code), (both[:, hole], both[:, coarser]))]
+        found = np.where((code < 0) | np.isin(*pairs), found, -1)
     return found
 
 

@@ -35,6 +35,7 @@ from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weight
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import NullPolicy, ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
+from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
@@ -82,6 +83,9 @@ class TaxonomyWorkload(Workload):
         self.config = config
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
+        if len(self.tasks) > MOST_RANKS:
+            shown = f"such as [{','.join(self.tasks[-3:])}]"
+            raise ConfigError(f"data.ranks: {len(self.tasks)} ranks to predict; set at most {MOST_RANKS} of them, {shown}")
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
         columns = column_slices(self.inputs)  # raises `ConfigError` for an unknown component
         self.fingerprint = self.data_source.fingerprint

@@ -88,8 +88,34 @@ def test_the_finest_rank_has_most_of_the_weight() -> None:
     assert chosen(dataclasses.replace(CPU, ranks=("species",)))["weighting.weights"] == {}
 
 
+def test_the_reason_is_true_of_few_and_of_small_photographs() -> None:
+    batch = lambda rows: RULES["trainer.global_batch_size"](dataclasses.replace(CPU, rows=rows), {})
+    assert batch(159) == (16, "the smallest that is chosen, for 159 photographs")
+    assert batch(160) == (16, "at least 10 updates an epoch of 160 photographs, and at most 64 samples")
+    size = lambda side, **facts: RULES["data.image_size"](dataclasses.replace(CPU, side=side, **facts), {})
+    assert size(100, pretrained=True) == size(100, device="cuda") == (96, "the photographs are about 100 px")
+    assert size(300, device="cuda") == (224, "common for a GPU")
+    assert size(300, pretrained=True) == (224, "the size that pretrained weights expect")
+
+
 def test_pretrained_weights_have_a_lower_rate() -> None:
     assert chosen(dataclasses.replace(CPU, pretrained=True))["optimizer.lr"] < chosen(CPU)["optimizer.lr"] / 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer=sgd", "optimizer.lr=auto is for optimizer=adamw; set optimizer.lr to a learning rate for optimizer=sgd"),
+        ("optimizer=muon", "optimizer.lr=auto is for optimizer=adamw; .*=muon"),
+        ("optimizer.lr_scaling=linear", "optimizer.lr_scaling=linear would scale it again; set optimizer.lr_scaling=none, or optimizer.lr"),
+    ],
+)
+def test_a_learning_rate_is_not_chosen_for_another_optimizer_and_not_scaled_twice(setting: str, message: str, manifest: Path) -> None:
+    command = ["experiment=photos", f"data.path={manifest}", setting, *SMALL]
+    with pytest.raises(ConfigError, match=message):
+        with_choices(compose_tree(command))
+    tree, _, _ = with_choices(compose_tree([*command, "optimizer.lr=0.1"]))
+    assert tree["optimizer"]["lr"] == 0.1
 
 
 def test_a_rule_reads_the_settings_that_are_given(manifest: Path) -> None:

@@ -1,6 +1,7 @@
 """Test the tree: taxa are lineages, holes have anchors, and operations match their definitions on random trees."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -194,3 +195,45 @@ def test_a_hole_is_filled_with_the_only_name_of_other_rows_unless_names_are_ambi
     assert filled(ambiguous)[2] == ambiguous[2]
     elsewhere = [["Plantae", "Lamiaceae", "Prunella"], ["Animalia", "", "Prunella"]]
     assert filled(elsewhere) == elsewhere
+
+
+def filled_slowly(lineages):
+    """Return what `fill_holes` promises, hole by hole with sets of pairs."""
+    found = lineages.tolist()
+    ranks = lineages.shape[1]
+    for hole in range(ranks - 2, -1, -1):
+        for finer in range(hole + 1, ranks):
+            both = [row for row in found if row[hole] >= 0 and row[finer] >= 0]
+            names = {code: {row[hole] for row in both if row[finer] == code} for code in {row[finer] for row in both}}
+            agreed = {(row[hole], coarser, row[coarser]) for row in both for coarser in range(hole)}
+            for row in found:
+                own = names.get(row[finer], set()) if row[hole] < 0 <= row[finer] and max(row[hole + 1 : finer], default=-1) < 0 else set()
+                if len(own) == 1 and all(row[c] < 0 or (*own, c, row[c]) in agreed for c in range(hole)):
+                    row[hole] = own.copy().pop()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_holes_are_filled_as_by_a_search_of_all_pairs(seed):
+    rng = np.random.default_rng(seed)
+    ranks = int(rng.integers(2, 6))
+    codes = np.stack([np.arange(16) // 2 ** (ranks - 1 - r) for r in range(ranks)], 1).repeat(3, 0)
+    codes[rng.random(codes.shape) < 0.04] = 1  # contradictions and homonyms
+    codes[rng.random(codes.shape) < rng.choice([0.1, 0.3, 0.6])] = -1
+    lineages = distinct_lineages(codes.astype(rng.choice([np.int32, np.int64])))[0]
+    found = fill_holes(lineages)
+    assert found.tolist() == filled_slowly(lineages) and found.dtype == lineages.dtype
+
+
+def test_filling_holes_needs_arrays_only():
+    """Arrays need 4.5 times the memory of the lineages. Python's sets of pairs need 11 times, and take twenty times as long."""
+    species = np.arange(20_000)
+    complete = np.stack([species // 8000, species // 400, species, species], 1)
+    lineages = distinct_lineages(np.concatenate([complete, np.where(np.arange(4) == 2, -1, complete)]))[0]
+    tracemalloc.start()
+    try:
+        found = fill_holes(lineages)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found >= 0).all() and peak < 7 * lineages.nbytes, peak / lineages.nbytes

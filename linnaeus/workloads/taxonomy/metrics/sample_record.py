@@ -26,6 +26,7 @@ from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.training_metrics import zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
+MOST_RANKS = 31  # each rank has two bits of the flags, an int64
 RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confidence
 
 
@@ -36,7 +37,7 @@ class SampleRecord:
     set before a pass."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
-        assert len(tables.ranks) <= 31, "at most 31 ranks, since each has two bits of the flags"
+        assert len(tables.ranks) <= MOST_RANKS, "the workload has checked it"
         self.ranks = tables.ranks
         self.rows: Mapping[str, np.ndarray] = {}
         self.counts = {RECORD: zero_counts(device, size, 3)}

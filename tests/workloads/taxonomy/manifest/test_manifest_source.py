@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from linnaeus.config import compose
 from linnaeus.errors import ConfigError
+from linnaeus.workloads import build_workload
 from linnaeus.workloads.taxonomy.manifest import build_source, jpeg
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from tests.workloads.taxonomy.trees import is_path
@@ -110,6 +113,18 @@ def test_ranks_can_be_selected_and_have_any_name(build_rows):
     assert build_rows(rows(), rank_columns={"clade": "family", "kind": "species"}).tree.ranks == ("clade", "kind")
     upper = [{k.capitalize() if k != "path" else k: v for k, v in row.items()} for row in rows()]
     assert build_rows(upper).tree.ranks == ("family", "genus", "species")
+
+
+@pytest.mark.parametrize("count", [31, 32])
+def test_more_ranks_than_metrics_can_record_are_refused_in_a_line(count, write_manifest):
+    table = [{"path": f"{i}.png"} | {f"r{r}": f"{r}-{i % 4}" for r in range(count)} for i in range(40)]
+    data = ["data=manifest", f"data.path={write_manifest(table)}", "data.components=[]"]
+    config = compose([*data, f"data.rank_columns={{{','.join(f'r{r}: r{r}' for r in range(count))}}}"])
+    if count == 32:
+        with pytest.raises(ConfigError, match=r"data.ranks: 32 ranks to predict; set at most 31 of them, such as \[r29,r30,r31\]"):
+            build_workload(config)
+    else:
+        assert build_workload(config).metrics(torch.device("cpu")).counts
 
 
 def test_a_split_without_divisible_species_is_stratified_by_a_coarser_rank(build_rows):

@@ -126,7 +126,8 @@ def test_parquet_has_the_same_cells_as_csv(tmp_path):
     ("name", "content", "message"),
     [
         ("m.csv", b"", "empty"),
-        ("m.csv", b"path,species\n", "no rows"),
+        ("m.csv", b"path,species\n", "has a header but no rows; choose"),
+        ("m.csv", b"path,species\na, b.jpg,c\nd, e.jpg,f\n", r"no row that can be used: a different number of cells than the header \(2\)"),
         ("m.csv", b"path,path\na,b\n", "the manifest has 2 columns named 'path'"),
         ("m.csv", b"path,\x81\n", "UTF-8"),
         ("m.parquet", b"nonsense", "Parquet"),

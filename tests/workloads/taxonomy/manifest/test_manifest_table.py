@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +147,13 @@ def test_a_file_that_is_not_a_table_is_an_error_of_one_line(tmp_path, name, cont
     with pytest.raises(ConfigError, match=message) as caught:
         read_table(path, lambda header: header)
     assert "\n" not in str(caught.value) and "data.path" in str(caught.value)
+
+
+def test_the_error_about_a_relative_path_names_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"'photos/m.csv' does not exist in the current folder, ") as caught:
+        read_table(Path("photos/m.csv"), lambda header: header)
+    assert repr(str(tmp_path)) in str(caught.value)
 
 
 def test_a_parquet_file_whose_names_are_not_text_is_an_error_of_one_line(tmp_path):

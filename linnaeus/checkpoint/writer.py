@@ -148,19 +148,18 @@ class CheckpointWriter:
 
     def _fail(self, step: int, error: OSError | CheckpointDamaged) -> None:
         self.failure = f"step {step}: {system_reason(error)}"
+        newest = self.newest_intact()
+        left = "There is NO checkpoint to resume from" if newest is None else f"The newest intact checkpoint is that of step {newest}"
         remedy = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the disk")
         log.error(
             "the checkpoint of step %d could NOT be written: %s. %s; training continues and the next save tries again: %s",
-            *(step, system_reason(error), self._newest_intact(), remedy),
+            *(step, system_reason(error), left, remedy),
         )
 
-    def _newest_intact(self) -> str:
-        """Return a sentence for the log that names the checkpoint from which a restart would continue: the newest checkpoint whose files
-        have the right sizes."""
+    def newest_intact(self) -> int | None:
+        """Return the step of the checkpoint from which a restart would continue: the newest one whose files have the right sizes. Return
+        None if there is none."""
         try:
-            for step, path in reversed(list_checkpoints(self.directory)):
-                if intact_manifest(path) is not None:
-                    return f"The newest intact checkpoint is that of step {step}"
+            return next((step for step, path in reversed(list_checkpoints(self.directory)) if intact_manifest(path) is not None), None)
         except OSError:
-            pass
-        return "There is NO checkpoint to resume from"
+            return None

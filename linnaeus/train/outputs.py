@@ -183,6 +183,10 @@ class Outputs:
         self.writer.wait()
         return self.writer.failure
 
+    def newest_intact(self) -> int | None:
+        """Return the step of the newest intact checkpoint of the run; None if there is none, or without a writer."""
+        return None if self.writer is None else self.writer.newest_intact()
+
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def write_report(self) -> Path | None:

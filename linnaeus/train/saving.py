@@ -89,9 +89,9 @@ def settle(t: Training) -> None:
             save(t)
             failure = t.context.broadcast_object(t.output.wait_for_writer())
     if failure is not None:
-        raise CheckpointNotWritten(
-            f"step {t.progress.global_step} could not be saved ({failure}); the same command continues from the last checkpoint"
-        )
+        newest = t.context.broadcast_object(t.output.newest_intact())
+        start = "starts from the beginning, since there is no checkpoint" if newest is None else f"continues from step {newest}"
+        raise CheckpointNotWritten(f"step {t.progress.global_step} could not be saved ({failure}); the same command {start}")
 
 
 def weights_hash(t: Training) -> str:

@@ -67,9 +67,10 @@ def test_a_disk_that_is_full_for_a_while_is_made_up_for(whole, small_disk, capsy
 
 def test_a_run_whose_end_cannot_be_saved_fails_and_the_same_command_continues_once_there_is_room(whole, small_disk):
     config = runs.configuration("vectors", small_disk, *SETTINGS)
-    with at_steps({6: lambda: fill(small_disk)}), pytest.raises(RunFailed, match=r"step 12 could not be saved .*No space left on device"):
+    with at_steps({6: lambda: fill(small_disk)}), pytest.raises(RunFailed, match=r"step 12 could not be saved .*No space left") as caught:
         runs.start(config)
     run = runs.run_path(config)
+    assert str(caught.value).endswith(f"; the same command continues from step {runs.newest(run).step}")
     assert 5 <= runs.newest(run).step <= 6
     (small_disk / "filling").unlink()
     assert runs.start(config) == 0
@@ -88,6 +89,10 @@ def test_a_run_directory_that_vanishes_and_returns(whole, tmp_path, capsys):
 
 def test_a_run_directory_that_is_deleted_is_not_made_anew_in_secret(tmp_path):
     config = runs.configuration("vectors", tmp_path, *SETTINGS)
-    with at_steps({6: lambda: shutil.rmtree(runs.run_path(config))}), pytest.raises(RunFailed, match="step 12 could not be saved"):
+    with (
+        at_steps({6: lambda: shutil.rmtree(runs.run_path(config))}),
+        pytest.raises(RunFailed, match="step 12 could not be saved") as caught,
+    ):
         runs.start(config)
+    assert str(caught.value).endswith("; the same command starts from the beginning, since there is no checkpoint")
     assert not runs.run_path(config).exists()

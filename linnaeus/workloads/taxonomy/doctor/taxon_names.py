@@ -1,7 +1,5 @@
 """Check the names of taxa: conflicting lineages, homonyms, one taxon in several spellings, and species under another genus."""
 
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,12 +7,10 @@ import numpy as np
 
 from linnaeus.errors import counted, quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
+from linnaeus.workloads.taxonomy.manifest.spellings import plain_name, plain_taxa, words_of
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BINOMIALS = 0.8  # least share of species names that begin with the name of their genus; if it is smaller, names are not binomials
-_BINOMIAL = ("species", "subspecies", "variety", "form")  # ranks whose names have at least two words
-_AUTHOR = re.compile(r"(?P<name>\S+(?: [^\W\d_A-Z][^\s.&,()]*)*) (?P<author>\(?[^\W\d_a-z].*)")  # a capital letter after lower case
-_MARK = re.compile(r"[.,&()\d]")
 
 
 class _RankRows:
@@ -64,7 +60,7 @@ def spellings(records: Inspected) -> list[Finding]:
     for r, rank in enumerate(records.tree.ranks):
         names = records.tree.names[r]
         of = _RankRows(records.labels[:, r], len(names))
-        for same in _repeated(plain_taxa(names, 2 if rank in _BINOMIAL else 1), of).values():
+        for same in _repeated(plain_taxa(names, words_of(rank)), of).values():
             count: Counter[str] = Counter()
             for taxon in same:
                 count[names[taxon]] += of.count(taxon)
@@ -84,8 +80,8 @@ def foreign_genus(records: Inspected) -> list[Finding]:
         return []
     r, above = tree.ranks.index("species"), tree.ranks.index("genus")
     genus = tree.paths[tree.offsets[r] : tree.offsets[r + 1], above]
-    words = [_plain(name.split(" ")[0]) if " " in name else "" for name in tree.names[r]]
-    own = [_plain(tree.names[above][g].split(" ")[0]) if g >= 0 else "" for g in genus.tolist()]
+    words = [plain_name(name.split(" ")[0]) if " " in name else "" for name in tree.names[r]]
+    own = [plain_name(tree.names[above][g].split(" ")[0]) if g >= 0 else "" for g in genus.tolist()]
     other = np.array([bool(a and b and a != b) for a, b in zip(words, own, strict=True)], dtype=bool)
     compared = sum(bool(a and b) for a, b in zip(words, own, strict=True))
     if other.sum() > (1 - BINOMIALS) * compared:
@@ -95,26 +91,6 @@ def foreign_genus(records: Inspected) -> list[Finding]:
     text = lambda taxon: f"{quoted(tree.names[r][taxon])} is in the genus {quoted(tree.names[above][genus[taxon]])}"
     cases = [(of.rows([taxon]), text(taxon)) for taxon in wrong]
     return _by_row("species of another genus", "warning", "the first word of the species is not the genus of the row", cases)
-
-
-def plain_taxa(names: Sequence[str], words: int) -> list[str]:
-    """Return names without accents, hyphens and authors, in lower case, with single spaces.
-
-    The end of a name from a capital letter on, after at least `words` words, is removed as an author if it contains a point, a bracket, a
-    digit or a similar mark, or if the rest of the name is also in `names`."""
-    whole = [_plain(name) for name in names]
-    known = set(whole)
-    for i, name in enumerate(names):
-        author = _AUTHOR.fullmatch(" ".join(name.replace("_", " ").split()))
-        if author and len(author["name"].split()) >= words:
-            base = _plain(author["name"])
-            whole[i] = base if base in known or _MARK.search(author["author"]) else whole[i]
-    return whole
-
-
-def _plain(name: str) -> str:
-    letters = unicodedata.normalize("NFKD", name.replace("_", " ").replace("-", " "))
-    return " ".join("".join(c for c in letters if not unicodedata.combining(c)).casefold().split())
 
 
 def _repeated(names: Sequence[str], of: _RankRows) -> dict[str, list[int]]:

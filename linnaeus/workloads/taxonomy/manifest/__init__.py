@@ -6,6 +6,7 @@ image_files, decoding, jpeg    check and read the image files
 cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa
 taxon_table, taxa              read a table of taxa with their parents, and find the taxon of each label at each rank
+spellings                      find names that are probably one taxon
 clean_records                  does all of the above: records with labels in a tree of taxa and metadata as numbers
 ranks                          the order of taxonomic ranks, and the choice of those to predict
 split, folds                   divide rows into training and validation

@@ -22,6 +22,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFile
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.records import Records, read
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
+from linnaeus.workloads.taxonomy.manifest.spellings import spelling_notes
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
@@ -75,7 +76,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
     rows = usable_rows(records, reader, columns, test)
     notes = [*columns.notes, *rows.notes]
     tree, labels = reader.read(rows.table, notes)
-    notes += tree.conflicts(labels)
+    notes += [*tree.conflicts(labels), *spelling_notes(tree, labels)]
     paths = rows.files.names
     tally = Tally(paths)
     tally.add("photograph that occurs in an earlier row", repeats(paths))

@@ -28,7 +28,7 @@ from typing import IO, Literal, Protocol
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, one_line, quoted
+from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
@@ -85,6 +85,8 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
     Raise `ConfigError` if the file cannot be read as a table or has no rows. `key`: configuration key of the path, for messages."""
     if isinstance(path, Path) and not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
+        if not path.is_absolute() and problem == "does not exist":
+            problem += f" in the current folder, {quoted(os.getcwd(), 200)}"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")
     if isinstance(path, Path) and path.suffix.lower() in (".parquet", ".pq"):
         table = _read_parquet(path, choose, key)
@@ -92,7 +94,11 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
         table = _read_text(path, choose, key)
     table = without_long_values(table, path.name)
     if len(table) == 0:
-        raise ConfigError(f"{key}: {quoted(str(path), 200)} has a header but no rows; choose a file with rows")
+        reasons = list_some([f"{reason} ({count})" for reason, count in table.excluded.items()])
+        problem = "has a header but no rows; choose a file with rows"
+        if reasons:
+            problem = f"has no row that can be used: {reasons}; a cell that contains the separator needs quotes"
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}")
     return table
 
 

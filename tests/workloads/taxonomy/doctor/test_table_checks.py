@@ -9,6 +9,7 @@ import pytest
 
 from linnaeus.workloads.taxonomy.doctor import at_sea as sea
 from linnaeus.workloads.taxonomy.doctor import repeated_rows, taxon_names, times
+from linnaeus.workloads.taxonomy.manifest.spellings import plain_taxa
 from tests.workloads.taxonomy.doctor.conftest import rows_of, table_findings
 
 
@@ -279,8 +280,8 @@ def test_a_species_in_two_spellings(change, rows, inspected):
 
 def test_names_with_a_common_start_are_not_spellings_of_one_name():
     names = ["Great blue Heron", "Great blue Jay", "Black-capped Vireo", "Black-capped Chickadee", "Quercus Alba", "Quercus Robur"]
-    assert len(set(taxon_names.plain_taxa(names, 2))) == len(names)
-    assert taxon_names.plain_taxa(["Quercus robur Linnaeus", "Quercus robur", "Morus L."], 1) == ["quercus robur", "quercus robur", "morus"]
+    assert len(set(plain_taxa(names, 2))) == len(names)
+    assert plain_taxa(["Quercus robur Linnaeus", "Quercus robur", "Morus L."], 1) == ["quercus robur", "quercus robur", "morus"]
 
 
 def test_a_species_that_begins_with_another_genus(rows, inspected):

@@ -67,6 +67,24 @@ def test_missing_and_empty_files_are_named_up_to_a_limit_and_undecodable_ones_ar
         build_source(manifest_config(path, max_bad_fraction=0.07))
 
 
+def test_a_taxon_in_two_spellings_is_noted_and_kept_as_two_taxa(build_rows):
+    named = [row | {"species": f"Bellis {'abcd'[i % 4] * 3}"} for i, row in enumerate(rows())]
+    assert not noted(build_rows(named), "spelling")
+    for row in named[::8]:
+        row["species"] += " L."  # five of the ten rows of this species
+    named[1]["species"] = "Bellis BBB"
+    source = build_rows(named)
+    assert source.tree.sizes[-1] == 6
+    (line,) = [note for note in source.notes if "spelling" in note]
+    assert line.startswith("species: 2 taxa probably in several spellings, kept apart as different taxa: ")
+    assert "'Bellis aaa' (5 rows)" in line and "'Bellis aaa L.' (5 rows)" in line and "'Bellis BBB' (1 row)" in line
+
+
+def test_names_of_which_each_has_an_ending_like_an_author_are_not_noted(build_rows):
+    endings = ["Low 1.5%", "Full 3.5%", "(Mill.)", "L."]
+    assert not noted(build_rows([row | {"species": f"milk {endings[i % 4]}"} for i, row in enumerate(rows())]), "spelling")
+
+
 def test_a_line_names_the_slower_decoder_only_where_simplejpeg_is_missing(build_rows, monkeypatch):
     monkeypatch.setattr(jpeg, "simplejpeg", object())
     assert not noted(build_rows(rows()), "simplejpeg")

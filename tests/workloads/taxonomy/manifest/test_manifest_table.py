@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,7 +127,8 @@ def test_parquet_has_the_same_cells_as_csv(tmp_path):
     ("name", "content", "message"),
     [
         ("m.csv", b"", "empty"),
-        ("m.csv", b"path,species\n", "no rows"),
+        ("m.csv", b"path,species\n", "has a header but no rows; choose"),
+        ("m.csv", b"path,species\na, b.jpg,c\nd, e.jpg,f\n", r"no row that can be used: a different number of cells than the header \(2\)"),
         ("m.csv", b"path,path\na,b\n", "the manifest has 2 columns named 'path'"),
         ("m.csv", b"path,\x81\n", "UTF-8"),
         ("m.parquet", b"nonsense", "Parquet"),
@@ -145,6 +147,13 @@ def test_a_file_that_is_not_a_table_is_an_error_of_one_line(tmp_path, name, cont
     with pytest.raises(ConfigError, match=message) as caught:
         read_table(path, lambda header: header)
     assert "\n" not in str(caught.value) and "data.path" in str(caught.value)
+
+
+def test_the_error_about_a_relative_path_names_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"'photos/m.csv' does not exist in the current folder, ") as caught:
+        read_table(Path("photos/m.csv"), lambda header: header)
+    assert repr(str(tmp_path)) in str(caught.value)
 
 
 def test_a_parquet_file_whose_names_are_not_text_is_an_error_of_one_line(tmp_path):

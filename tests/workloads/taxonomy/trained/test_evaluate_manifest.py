@@ -84,6 +84,13 @@ def test_the_validation_rows_have_the_metrics_of_the_run_to_the_last_digit(finis
     assert len(own) > 100 and found == own
 
 
+def test_training_photographs_of_the_run_are_counted(finished, validated, capsys):
+    line = "the run was trained on 60 of 90 photographs, so these scores are too high; leave those photographs out of the manifest\n"
+    assert line in evaluated(capsys, finished.run, "--manifest", finished.manifest)
+    assert "was trained on" not in evaluated(capsys, finished.bundle, "--manifest", finished.manifest)  # it does not have the data
+    assert "trained on" not in evaluated(capsys, finished.run, "--manifest", written(finished, "new_rows.csv", validated))
+
+
 def test_the_mirror_image_changes_metrics_as_in_the_validation(finished, validated, tmp_path, capsys):
     manifest = written(
         finished, "mirrored.csv", [{key: row[key] for key in row if key not in ("observation", "station")} for row in validated]

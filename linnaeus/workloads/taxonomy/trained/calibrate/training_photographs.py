@@ -28,7 +28,19 @@ def without_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str
     about it.
 
     If the training photographs cannot be read, return all positions. Raise `ConfigError` if no file is left."""
-    everything = np.arange(len(files.names))
+    seen, lines = used_in_training(run, files)
+    if seen.all():
+        raise ConfigError("--manifest: the run was trained on all of its photographs; give photographs that were not used for training")
+    if seen.any() or not lines:
+        left_out = ", which are left out" if seen.any() else ""
+        lines = [f"the run was trained on {seen.sum():,} of {counted(len(seen), 'photograph')} of the manifest{left_out}", *lines]
+    return np.flatnonzero(~seen), lines
+
+
+def used_in_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str]]:
+    """Return a mask of the files that are training photographs of the run in the directory `run`, bool [N], and a line of text if some or
+    all files could not be compared. Such files are False in the mask."""
+    nothing = np.zeros(len(files.names), dtype=bool)
     try:
         source = build_data_source(configuration_of(run))[0]
         trained = _training_files(source)
@@ -36,21 +48,17 @@ def without_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str
         originals = store.originals() if store is not None else None
         encoded_again = store is not None and read_record(store.store)["encoding"]["name"] != "original"
     except (ConfigError, OSError) as error:
-        return everything, [f"not compared with the training photographs, which cannot be read: {one_line(error)}"]
+        return nothing, [f"not compared with the training photographs, which cannot be read: {one_line(error)}"]
     if trained is None:
-        return everything, ["not compared with the training photographs, since the data of the run are not files"]
+        return nothing, ["not compared with the training photographs, since the data of the run are not files"]
     seen = same_bytes(files, trained) if originals is None else same_originals(files, originals)
-    if seen.all():
-        raise ConfigError("--manifest: the run was trained on all of its photographs; give photographs that were not used for training")
-    of = f"of {counted(len(seen), 'photograph')} of the manifest"
-    lines = [f"the run was trained on {seen.sum():,} {of}{', which are left out' if seen.any() else ''}"]
-    if originals is None and encoded_again:
-        lines = lines if seen.any() else []  # photographs that the store holds unchanged
-        lines.append(
-            f"not compared with the training photographs: {(~seen).sum():,} {of}, since the store of the run holds photographs that were "
-            "encoded again, without hashes of the original files; prepare it again, and photographs of the training will be found"
-        )
-    return everything[~seen], lines
+    if originals is not None or not encoded_again:
+        return seen, []
+    return seen, [  # photographs that the store holds unchanged are found
+        f"not compared with the training photographs: {(~seen).sum():,} of {counted(len(seen), 'photograph')} of the manifest, since the "
+        "store of the run holds photographs that were encoded again, without hashes of the original files; prepare it again, and "
+        "photographs of the training will be found"
+    ]
 
 
 def same_originals(files: ImageFiles, originals: np.ndarray) -> np.ndarray:

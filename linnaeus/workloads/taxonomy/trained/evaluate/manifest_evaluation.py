@@ -11,6 +11,7 @@ from linnaeus.errors import ConfigError, counted, escaped, list_some
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, group_note, read_labels
+from linnaeus.workloads.taxonomy.trained.calibrate.training_photographs import used_in_training
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables, left_over, unreadable, write_comparison, write_model
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_tables import difference_lines, model_lines
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings, measure
@@ -55,7 +56,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         parts = [part_row(one, rows, part) for part in find_parts(one, rows, options.clade, options.by)]
         unfamiliar = unfamiliar_rows(one, rows, None if others is None else strangers(one.model, others, settings[number - 1]))
         tables = Tables(parts, *of_model(one, rows.group), unfamiliar)
-        lines += ["", *_head(one, rows), *restricted[number - 1][1], "", *model_lines(one, tables)]
+        lines += ["", *_head(one, rows, paths[number - 1]), *restricted[number - 1][1], "", *model_lines(one, tables)]
         if options.output is not None:
             folder = options.output / f"model-{number}" if len(measured) > 1 else options.output
             files += write_model(folder, options.manifest, rows, one, tables)
@@ -84,10 +85,11 @@ def _batch_size(path: Path) -> int:
     return OF_A_BUNDLE if is_bundle(path) else validation_batch_size(configuration_of(path))
 
 
-def _head(measured: Measured, rows: LabelRows) -> list[str]:
-    """Return the first lines about a model: name, number of scored photographs, and which photographs and metrics are left out and why."""
+def _head(measured: Measured, rows: LabelRows, path: Path) -> list[str]:
+    """Return the first lines about the model in `path`: name, number of scored photographs, which photographs and metrics are left out and
+    why, and how many are training photographs."""
     lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {counted(int(measured.table.real.sum()), 'photograph')}"]
-    lines += measured.labels.notes
+    lines += [*_training_notes(path, rows), *measured.labels.notes]
     if bad := unreadable(measured, rows):
         reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)
         lines.append(f"{counted(len(bad), 'photograph')} could not be read: {reasons}")
@@ -96,3 +98,15 @@ def _head(measured: Measured, rows: LabelRows) -> list[str]:
     if measured.training_counts is None:
         lines.append("no metrics by training photographs: the bundle was exported without class_counts.csv; export it again")
     return lines
+
+
+def _training_notes(path: Path, rows: LabelRows) -> list[str]:
+    """Return a line about the photographs of the manifest on which the run in `path` was trained, and a line if it is not known. Return []
+    for a bundle, which does not have the data of its run."""
+    if is_bundle(path):
+        return []
+    seen, notes = used_in_training(path, rows.records.files)
+    if not seen.any():
+        return notes
+    share = f"{seen.sum():,} of {counted(len(seen), 'photograph')}"
+    return [f"the run was trained on {share}, so these scores are too high; leave those photographs out of the manifest", *notes]

@@ -3,6 +3,7 @@
 records                        what a reader of a format returns; the reader of `data=manifest`
 table, column, columns         read the file into columns, and find those that are used
 image_files, decoding, jpeg    check and read the image files
+missing_files                  find a file whose name looks like that of a missing one
 cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa
 taxon_table, taxa              read a table of taxa with their parents, and find the taxon of each label at each rank

@@ -18,8 +18,9 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
 from linnaeus.workloads.taxonomy.manifest.given_split import given_split, read_split_file, split_name
-from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
+from linnaeus.workloads.taxonomy.manifest.missing_files import similar_file
 from linnaeus.workloads.taxonomy.manifest.records import Records, read
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.spellings import spelling_notes
@@ -196,7 +197,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
     left_out |= {reason: np.flatnonzero(bad & (sizes == code)) for code, reason in REASONS.items()}
     numbers = table.row_numbers()
     unreadable = tuple((str(paths[i]) or f"row {numbers[i]}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad).tolist())
-    _check_unreadable(unreadable, int(in_use.sum()), records.place, config)
+    _check_unreadable(unreadable, int(in_use.sum()), records.place, config, files)
     in_use = in_use & ~bad
     for reason, rows in labels.unlabelled(table, in_use).items():
         left_out[reason] = np.flatnonzero(rows)
@@ -227,11 +228,14 @@ def _outside_note(files: ImageFiles) -> list[str]:
     return [f"{counted(len(outside), 'image path')} outside of the folder {quoted(files.root, 120)}, such as {quoted(min(outside))}"]
 
 
-def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place: str, config: ManifestConfig) -> None:
+def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place: str, config: ManifestConfig, files: ImageFiles) -> None:
     """Raise ConfigError when more than data.max_bad_fraction of the files cannot be used."""
     if len(unreadable) > config.max_bad_fraction * rows:
         shown = ", ".join(f"{shorten(name)} ({reason})" for name, reason in unreadable[:2])
+        missing = next((name for name, reason in unreadable if reason == REASONS[MISSING]), None)
+        similar = similar_file(os.path.join(files.root, missing)) if missing and isinstance(files, FolderFiles) else ""
+        advice = similar or "check data.root and data.image_column"
         raise ConfigError(
             f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {quoted(place, 120)} cannot be used, more than "
-            f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 2 else ''}; check data.root and data.image_column"
+            f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 2 else ''}; {advice}"
         )

@@ -3,10 +3,10 @@
 A CSV with unbalanced quotes is an error with the number of the line: an opening quote that is not closed would make the following lines
 part of its cell.
 
-The cells of a CSV may be separated by commas, tabs or semicolons (recognised in its header). It may be a plain or a .gz file, in UTF-8
-(with or without a byte order mark) or UTF-16 with a byte order mark; lines that are not UTF-8 are read as windows-1252. In tab-separated
-tables, such as downloads from iNaturalist and GBIF, quotes have no meaning, since names can contain quotes. Parquet needs pyarrow, which is
-imported only to read Parquet.
+The cells of a CSV may be separated by commas, tabs or semicolons (recognised in its header, which is the second line if the first is
+Excel's `sep=;`). It may be a plain or a .gz file, in UTF-8 (with or without a byte order mark) or UTF-16 with a byte order mark; lines that
+are not UTF-8 are read as windows-1252. In tab-separated tables, such as downloads from iNaturalist and GBIF, quotes have no meaning, since
+names can contain quotes. Parquet needs pyarrow, which is imported only to read Parquet.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from linnaeus.workloads.taxonomy.manifest.mixed_encoding import Utf8Lines
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
 LONGEST_LINE = 1 << 24  # characters; a compressed file of a few kilobytes can contain a line larger than the memory
 LONGEST_VALUE = 4096  # characters of a cell that is used; no path and no name of a taxon is longer
+SEPARATOR = re.compile(r'"?sep=.?"?', re.IGNORECASE)  # first line of a table for Excel: the separator of the cells
 UNEVEN = "a different number of cells than the header"
 
 
@@ -166,10 +167,13 @@ def _read_csv(path: Path | TableFile, encoding: str, mixed: bool, choose: Callab
     ):
         lines = _lines(file)
         first = next(lines, "")
+        above = int(SEPARATOR.fullmatch(first.rstrip("\r\n")) is not None)
+        first = next(lines, "") if above else first
         delimiter = max(",\t;", key=first.count)
         plain = delimiter == "\t"
-        reader = csv.reader(chain([first], lines), delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
-        header = [_unquote(name) for name in next(reader, [])]
+        everything = chain(["\n"] * above, [first], lines)  # an empty line keeps the numbers of the lines
+        reader = csv.reader(everything, delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
+        header = [_unquote(name) for name in next(islice(reader, above, None), [])]
         if not any(header):
             raise ConfigError(f"{key}: {quoted(str(path), 200)} is empty; its first line must name the columns")
         wanted = _positions(header, choose(header), key)

@@ -67,6 +67,25 @@ def test_missing_and_empty_files_are_named_up_to_a_limit_and_undecodable_ones_ar
         build_source(manifest_config(path, max_bad_fraction=0.07))
 
 
+@pytest.mark.parametrize(
+    ("name", "there", "difference"),
+    [
+        ("B\u00f6cke 1.png", "Bo\u0308cke 1.png", "the encoding of accents"),
+        ("IMG_1.png", "img_1.PNG", "upper and lower case"),
+        ("IMG_1", "img_1.png", "the ending"),
+        ("IMG_1.png", "IMG_2.png", None),
+    ],
+)
+def test_an_error_about_missing_files_names_one_that_looks_the_same(write_manifest, manifest_config, name, there, difference):
+    path = write_manifest(rows())
+    (path.parent / "5.png").rename(path.parent / there)
+    write_manifest([row | {"path": name if row["path"] == "5.png" else row["path"]} for row in rows()], photographs=False)
+    with pytest.raises(ConfigError, match=r"\(image file missing\)") as raised:
+        build_source(manifest_config(path, max_bad_fraction=0.0))
+    text = f"the folder has {there!r}, which differs from {name!r} in {difference}" if difference else "check data.root"
+    assert text in str(raised.value)
+
+
 def test_a_taxon_in_two_spellings_is_noted_and_kept_as_two_taxa(build_rows):
     named = [row | {"species": f"Bellis {'abcd'[i % 4] * 3}"} for i, row in enumerate(rows())]
     assert not noted(build_rows(named), "spelling")

@@ -40,6 +40,17 @@ def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
     assert ("windows-1252" in notes[0]) if encoding == "windows-1252" else not notes
 
 
+@pytest.mark.parametrize(("delimiter", "first"), [(";", b"sep=;\r\n"), (",", b'\xef\xbb\xbf"sep=,"\n'), ("\t", b"SEP=\t\r\n")])
+def test_the_line_with_which_excel_names_the_separator_is_not_the_header(tmp_path, delimiter, first):
+    path = write(tmp_path / "m.csv", delimiter)
+    path.write_bytes(first + path.read_bytes())
+    assert cells(path) == ROWS
+    if delimiter != "\t":  # in which quotes have no meaning
+        path.write_bytes(first + b'path,species\na.jpg,"Rosa\nb.jpg,Bellis\n'.replace(b",", delimiter.encode()))
+        with pytest.raises(ConfigError, match=r"m\.csv', line 3: "):
+            read_table(path, lambda header: header)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_only_the_lines_that_are_not_utf8_are_read_as_windows_1252(tmp_path, monkeypatch, end):
     monkeypatch.setattr(mixed_encoding, "CHUNK", 1001)  # cuts lines and letters

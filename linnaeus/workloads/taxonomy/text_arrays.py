@@ -51,11 +51,10 @@ def numbered(texts: TextLines) -> tuple[np.ndarray, TextLines]:
     return codes, TextLines.of(places)
 
 
-def repeats(names: Names) -> np.ndarray:
-    """Return bool [N]: True where a name also occurs at an earlier position."""
-    repeated = np.ones(len(names), dtype=bool)
-    repeated[np.unique(numbered(names)[0] if isinstance(names, TextLines) else names, return_index=True)[1]] = False
-    return repeated
+def first_places(names: Names) -> np.ndarray:
+    """Return for each of N names the position at which it occurs first, int64 [N]."""
+    _, first, number = np.unique(numbered(names)[0] if isinstance(names, TextLines) else names, return_index=True, return_inverse=True)
+    return first[number]
 
 
 def positions(values: Names, wanted: Collection[str]) -> list[int]:

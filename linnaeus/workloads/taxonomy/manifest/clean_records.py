@@ -27,7 +27,7 @@ from linnaeus.workloads.taxonomy.manifest.spellings import spelling_notes
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
-from linnaeus.workloads.taxonomy.text_arrays import Names, repeats
+from linnaeus.workloads.taxonomy.text_arrays import Names, first_places
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -80,7 +80,10 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
     notes += [*tree.conflicts(labels), *spelling_notes(tree, labels)]
     paths = rows.files.names
     tally = Tally(paths)
-    tally.add("photograph that occurs in an earlier row", repeats(paths))
+    first = first_places(paths)
+    contradicts = ((labels != labels[first]) & (labels >= 0) & (labels[first] >= 0)).any(axis=1)
+    tally.add("photograph that occurs in an earlier row", (first < np.arange(len(first))) & ~contradicts)
+    tally.add("photograph that occurs in an earlier row with another taxon", contradicts)
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
     notes += tally.notes()

@@ -36,7 +36,7 @@ from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_words
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
-from linnaeus.workloads.taxonomy.text_arrays import repeats, strings
+from linnaeus.workloads.taxonomy.text_arrays import first_places, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 LONGEST_TEXT = 1 << 20  # most bytes of a member that is read as text
@@ -169,7 +169,7 @@ class _Samples:
         """Raise `ConfigError` if two samples have the same key. `shards`: paths of the tar files, for the message."""
         keys = self._keys.column()
         if len(keys.values) < len(keys.codes):
-            row = int(np.argmax(repeats(keys.codes)))
+            row = int(np.argmax(first_places(keys.codes) < np.arange(len(keys.codes))))
             raise _repeated(keys.values[keys.codes[row]], shards[self._shard_of_key[row]])
         self._keys = ColumnBuilder(str)
 

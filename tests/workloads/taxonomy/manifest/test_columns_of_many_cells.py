@@ -12,7 +12,7 @@ from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder, f
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.manifest.table import read_table
-from linnaeus.workloads.taxonomy.text_arrays import digests, numbered, repeats, strings
+from linnaeus.workloads.taxonomy.text_arrays import digests, first_places, numbered, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 ODD = ["a", " a", "a ", "", "back\\slash", "line\nbreak", "é", "\udcff", "a", "\r", "x\0y", "\\n", "日本", ""]
@@ -66,12 +66,12 @@ def test_a_column_of_arrow_is_that_of_its_cells(few):
     assert isinstance(ours.values, TextLines) and [ours.values[code] for code in ours.codes] == [cell.strip() for cell in cells]
 
 
-def test_numbers_and_repeats_are_those_of_arrays(hashes):
+def test_numbers_and_first_places_are_those_of_arrays(hashes):
     lines = TextLines.of(CELLS)
     codes, values = numbered(lines)
     assert [values[code] for code in codes] == CELLS and len(set(values)) == len(values)
     plain = [cell for cell in CELLS if cell != "\udcff"]
-    assert repeats(TextLines.of(plain)).tolist() == repeats(strings(plain)).tolist() == [c in plain[:i] for i, c in enumerate(plain)]
+    assert first_places(TextLines.of(plain)).tolist() == first_places(strings(plain)).tolist() == [plain.index(text) for text in plain]
 
 
 def test_paths_of_many_files_are_cleaned(tmp_path):

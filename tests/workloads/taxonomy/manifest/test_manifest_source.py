@@ -115,7 +115,10 @@ def test_duplicates_homonyms_and_case_differences_are_noted(build_rows):
     table = [*rows(), rows()[0]]
     table[1] |= {"genus": "G0", "species": "s1"}
     source = build_rows(table)
-    assert noted(source, "photograph that occurs in an earlier row: 1 of 41") and noted(source, "names that differ only in case")
+    assert noted(source, "photograph that occurs in an earlier row: 1 of 41")
+    table[-1] |= {"species": table[1]["species"]}
+    assert noted(build_rows(table), "photograph that occurs in an earlier row with another taxon: 1 of 41")
+    assert noted(source, "names that differ only in case")
     assert noted(source, "genus: 1 name under several parents") and noted(source, "P|F1|G0 (1 row)")
 
 

@@ -174,7 +174,7 @@ def test_every_row_of_photos_is_a_row_or_counted(data):
     }
     notes = "\n".join(source_of(*given(data, "data.max_bad_fraction=0.5")).notes)
     assert "observations.csv: 1 row left out: a different number" in notes
-    assert "photograph that occurs in an earlier row: 1" in notes
+    assert "photograph that occurs in an earlier row with another taxon: 1" in notes
 
 
 def test_inactive_taxa_are_kept_and_counted(data):

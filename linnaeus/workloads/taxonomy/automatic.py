@@ -187,7 +187,7 @@ def choose_batch(facts: Facts, given: Settings) -> tuple[int, str]:
 
 
 def choose_lr(facts: Facts, given: Settings) -> tuple[float, str]:
-    batch = given["trainer.global_batch_size"]
+    batch = min(given["trainer.global_batch_size"], facts.rows)  # an update has no more samples than an epoch
     rate, start = (5e-4, "pretrained weights") if facts.pretrained else (3e-3, "random weights")
     return round(rate * math.sqrt(batch / 64), 5), f"for {start} and batches of {batch}; grows with the root of the batch"
 

@@ -102,6 +102,12 @@ def test_pretrained_weights_have_a_lower_rate() -> None:
     assert chosen(dataclasses.replace(CPU, pretrained=True))["optimizer.lr"] < chosen(CPU)["optimizer.lr"] / 3
 
 
+def test_the_rate_is_that_of_the_samples_that_an_update_can_have() -> None:
+    rate = lambda batch: RULES["optimizer.lr"](dataclasses.replace(CPU, rows=72), {"trainer.global_batch_size": batch})
+    assert rate(512) == rate(72) and "batches of 72" in rate(512)[1]
+    assert rate(64)[0] < rate(72)[0]
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -123,7 +129,7 @@ def test_a_rule_reads_the_settings_that_are_given(manifest: Path) -> None:
     tree, choices, _ = with_choices(compose_tree(["experiment=photos", f"data.path={manifest}", "trainer.global_batch_size=256", *SMALL]))
     assert {choice.key for choice in choices} == set(KEYS) - {"model.backbone", "trainer.length", "trainer.global_batch_size"}
     assert tree["trainer"]["global_batch_size"] == 256 and tree["trainer"]["length"] == "1epochs"
-    assert tree["optimizer"]["lr"] == pytest.approx(0.006) and tree["data"]["image_size"] == 64
+    assert tree["optimizer"]["lr"] == pytest.approx(0.00237) and tree["data"]["image_size"] == 64  # 40 training photographs
 
 
 def test_without_data_the_help_has_the_values_of_keys() -> None:

@@ -15,7 +15,7 @@ from linnaeus.reporting.charts import Chart, Scale, nice_ticks
 from linnaeus.reporting.report.downsampling import BLOCKS, Curve, read_curves
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, table
 from linnaeus.reporting.report.line_chart import line_chart
-from linnaeus.reporting.report.metric_names import column_name, meaning, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_names import column_name, meaning, passes_and_tasks, show_difference, show_value
 from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import glossary, report_page, write_report
@@ -265,6 +265,7 @@ def test_names() -> None:
     }
     assert {name: column_name(name) for name in names} == names
     assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
+    assert show_difference("val/loss", 0.1 + 0.2 - 0.3) == "+0" and show_difference("val/loss", -2e-9) == "-2e-09"
     assert show_value("val/species/top1", 0.5) == "50.0 %" and show_value("val/loss", 0.5) == "0.5" and show_value("x", None) == "–"
     assert "most probable class" in meaning("val/species/top1_low") and meaning("of_a_plugin") == ""
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+ROUNDING = 1e-9  # smallest difference of two values that is shown
 _SHARES = re.compile(
     r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece|null_\w+|"
     r"(slots|references|of_optimum|margin)_\d+|margin_\d+_error|(weapon|gear)_6|points|recall|(average_)?precision|f1|legal|changed)(_low|_high)?"
@@ -150,7 +151,10 @@ def show_value(key: str, value: float | None) -> str:
 
 
 def show_difference(key: str, value: float) -> str:
-    """Return a difference of two values of the metric `key` as text with its sign; for a fraction in percentage points, without a unit."""
+    """Return a difference of two values of the metric `key` as text with its sign; for a fraction in percentage points, without a unit.
+
+    A difference below `ROUNDING` is shown as +0: sums in another order differ by that much."""
+    value = value if abs(value) >= ROUNDING else 0.0
     return f"{100 * value:+.1f}" if is_share(key) else f"{value:+.3g}"
 
 

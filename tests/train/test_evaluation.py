@@ -114,7 +114,12 @@ def test_test_rows_and_a_chosen_checkpoint(run: Path, capsys: pytest.CaptureFixt
     assert not [name for name in found["metrics"] if "with_" in name], "every test photograph has coordinates"
     evaluated(run, capsys)  # the best checkpoint by default
     monitor = next(iter(runs.summary(run)["best"].values()))
-    assert (run / "evaluations" / f"validation-step-{monitor['global_step']:08d}" / "metrics.json").is_file()
+    folder = run / "evaluations" / f"validation-step-{monitor['global_step']:08d}"
+    plain = (folder / "metrics.json").read_bytes()
+    found, *_ = evaluated(run, capsys, "trainer.limit_validation_samples=4")
+    (other,) = run.glob(f"evaluations/{folder.name}-*/metrics.json")
+    assert found["rows"] == 4 and json.loads(other.read_bytes())["overrides"] == ["trainer.limit_validation_samples=4"]
+    assert (folder / "metrics.json").read_bytes() == plain
 
 
 def test_a_table_of_image_sizes_and_views(run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.choices import Choice
 from linnaeus.errors import ConfigError
+from linnaeus.schedule.length import training_samples
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +80,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     if read not in _facts:  # a sweep chooses for each of its trials, mostly of the same data
         source = build_data_source(config)[0]
         _facts[read] = find_facts(config, source, device)
-    facts = _facts[read]
+    facts = replace(_facts[read], rows=training_samples(config, _facts[read].rows))
     known = {"trainer.length": config.trainer.length, "data.image_size": config.data.image_size}
     known |= {"trainer.precision": config.trainer.precision, "trainer.global_batch_size": config.trainer.global_batch_size}
     given = {key: value for key, value in known.items() if key not in keys}

@@ -132,6 +132,11 @@ def test_a_rule_reads_the_settings_that_are_given(manifest: Path) -> None:
     assert tree["optimizer"]["lr"] == pytest.approx(0.00237) and tree["data"]["image_size"] == 64  # 40 training photographs
 
 
+def test_only_the_samples_that_are_trained_on_count(manifest: Path) -> None:
+    command = ["experiment=photos", f"data.path={manifest}", "trainer.global_batch_size=256", *SMALL, "trainer.limit_train_samples=10"]
+    assert with_choices(compose_tree(command))[0]["optimizer"]["lr"] == pytest.approx(0.003 * (10 / 64) ** 0.5, abs=1e-5)
+
+
 def test_without_data_the_help_has_the_values_of_keys() -> None:
     config = compose(["experiment=photos", "data.path=x.csv"])
     assert config.data.image_size == KEYS["data.image_size"] and config.trainer.length == KEYS["trainer.length"]

@@ -80,9 +80,8 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
     notes += [*tree.conflicts(labels), *spelling_notes(tree, labels)]
     paths = rows.files.names
     tally = Tally(paths)
-    first = first_places(paths)
-    contradicts = ((labels != labels[first]) & (labels >= 0) & (labels[first] >= 0)).any(axis=1)
-    tally.add("photograph that occurs in an earlier row", (first < np.arange(len(first))) & ~contradicts)
+    again, contradicts = repeated_photographs(paths, labels)
+    tally.add("photograph that occurs in an earlier row", again & ~contradicts)
     tally.add("photograph that occurs in an earlier row with another taxon", contradicts)
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
@@ -102,6 +101,18 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
         notes=notes,
     )
     return clean, config
+
+
+def repeated_photographs(paths: Names, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rows whose photograph also occurs in an earlier row, bool [N]; those of them with another taxon than the first such row at a
+    rank where both have one, bool [N]). paths: [N]. labels: int64 [N, R], -1 for null."""
+    first = first_places(paths)
+    again = first < np.arange(len(first))
+    rows = np.flatnonzero(again)
+    own, earlier = labels[rows], labels[first[rows]]
+    contradicts = np.zeros(len(first), dtype=bool)
+    contradicts[rows] = ((own != earlier) & (own >= 0) & (earlier >= 0)).any(axis=1)
+    return again, contradicts
 
 
 def read_columns(

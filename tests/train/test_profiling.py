@@ -87,8 +87,8 @@ def test_negative_control_a_part_that_is_not_timed_is_in_the_rest(
 
 
 def test_the_parts_add_up_to_the_real_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum of the parts is the time between two readings of the clock, one in each of two calls of `between_steps`: at least the time
-    from the end of the first call to the start of the second, at most that from the start of the first to the end of the second."""
+    """Check that the sum of the parts is a time between two readings of the clock, one in each of two calls of `between_steps`: at least
+    from the end of the first call to the start of the second, at most from the start of the first to the end of the second."""
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     original = Sections.between_steps

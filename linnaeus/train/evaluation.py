@@ -1,9 +1,9 @@
 """Evaluate the model of a run on its validation or test samples, without training: `linnaeus evaluate RUN` without `--manifest`.
 
 The validation passes and metrics are the same as during training. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and the
-tables of the workload as CSV, such as classes.csv with a row for each class. Further settings KEY=VALUE have a folder of their own, whose
-name ends in a hash of the settings; metrics.json has them. With several values of `--image-size` or `--tta`, each
-combination is evaluated, and its results go to a subfolder, such as 192px-flip. No other file of the run is changed."""
+tables of the workload as CSV, such as classes.csv with a row for each class. With further settings KEY=VALUE the name of the folder ends in
+a hash of the settings, which are in metrics.json. With several values of `--image-size` or `--tta`, each combination is evaluated, and its
+results go to a subfolder, such as 192px-flip. No other file of the run is changed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def evaluate(
     found = re.search(r"step-(\d+)", weights.source)
     step = int(found[1]) if found else 0
     scored = [_score_variant(run, split, overrides, weights, variant) for variant in variants]
-    name = f"{split}-step-{step:08d}" + (f"-{text_digest(' '.join(sorted(overrides)))[:8]}" if overrides else "")
+    name = f"{split}-step-{step:08d}" + (f"-{text_digest(' '.join(overrides))[:8]}" if overrides else "")
     folder = output or run / "evaluations" / name
     record = {"run": str(run), "split": split, "checkpoint": weights.source, "global_step": step}
     files = [path for one in scored for path in _write(one, one.variant.folder(folder), record)]

@@ -28,6 +28,7 @@ def compare(reading: Reading, ks: Sequence[int], stored: bool, rounds: int, upda
     context = DistributedContext().initialize(device="cpu")
     models = {f"k = {k} alone": [f"model.k={k}"] for k in ks} | {TOGETHER: [f"model.frontier={list(ks)}"]}
     samples = min(reading.source.count, -(-updates * batch * reading.source.count // reading.rows))
+    reading.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=reading.folder) as root:
         words = [*reading.words(samples), f"data.window={max(1, updates * batch // WINDOWS)}", f"data.stored={stored}"]
         words += ["model=batch_topk", f"trainer.global_batch_size={batch}", f"trainer.length={rounds + 1}epochs", *QUIET]

@@ -9,6 +9,7 @@ epoch and are read in the order in which they are generated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +51,11 @@ def sparsity_ramp(step: np.ndarray, warmup: int) -> Tensor:
     return torch.from_numpy(np.minimum(1.0, step / warmup if warmup else np.ones(len(step))).astype(np.float32))
 
 
+def _columns(indices: Sequence[SampleIndex]) -> np.ndarray:
+    """Return the fields of `indices`, int64 [5, N]. `np.array(indices)` takes four times as long."""
+    return np.fromiter(chain.from_iterable(indices), np.int64, 5 * len(indices)).reshape(-1, 5).T
+
+
 class TrainingActivations(PositionedDataset):
     """Training set: the activations of a model, read by `reader`.
 
@@ -68,7 +74,7 @@ class TrainingActivations(PositionedDataset):
         return self._blocks
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        _, _, sample, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
+        _, _, sample, step, real = _columns(indices)
         rows, counts = self.reader.rows(sample)
         batch = {
             "activation": rows,
@@ -111,7 +117,7 @@ class PlantedActivations(PositionedDataset):
         return self.size
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        epoch, position, sample, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
+        epoch, position, sample, step, real = _columns(indices)
         numbers = self.first + (epoch * self.size + position if self.new else sample)
         parts = [self._read(int(run[0]), len(run)) for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)]
         batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

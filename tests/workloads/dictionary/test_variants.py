@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, JumpReLUConfig, MatryoshkaConfig, PenalisedConfig, TopKConfig
-from linnaeus.workloads.dictionary.model.largest import _largest_by_topk, largest_of_blocks, largest_places
+from linnaeus.workloads.dictionary.model.largest import _largest_by_topk, largest_of_blocks, largest_of_rows, largest_places
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, geometric_median
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary
@@ -359,3 +359,16 @@ def test_the_pass_through_active_features_has_the_results_of_the_dense_one(train
         found.append([result.reconstruction, result.active, *result.losses.values(), *counts, *gradients])
     for sparse, whole in zip(*found, strict=True):
         assert torch.allclose(sparse.double(), whole.double(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("count", [1, 5, 17])
+def test_the_largest_of_a_row_depend_on_the_row_alone_with_equal_values_and_nan(count: int) -> None:
+    values = torch.randn(40, 17, generator=torch.Generator().manual_seed(0))
+    rounded = values.round()  # many equal values
+    rounded[3, 4] = rounded[5] = torch.nan
+    for matrix in (values, rounded):
+        found = largest_of_rows(matrix, count)
+        assert found.shape == (40, count) and all(len(row.unique()) == count for row in found)
+        chosen = matrix.nan_to_num(torch.inf).gather(1, found).sort(descending=True).values
+        assert torch.equal(chosen, matrix.nan_to_num(torch.inf).topk(count).values)
+        assert all(torch.equal(found[i].sort().values, largest_of_rows(matrix[i : i + 1], count)[0].sort().values) for i in range(40))

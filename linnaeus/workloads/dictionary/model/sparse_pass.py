@@ -24,13 +24,15 @@ class Active(NamedTuple):
 
     place: int64 [P], flat index of each activity in the matrix. feature, sample: int64 [P], feature and sample of each activity. first:
     int64 [N], position of the first activity of each sample. order: int64 [P], permutation that sorts the activities by feature.
-    of_feature: int64 [F], position of the first activity of each feature in that order."""
+    ordered_sample: int64 [P], sample of each activity in that order. of_feature: int64 [F], position of the first activity of each feature
+    in that order."""
 
     place: Tensor
     feature: Tensor
     sample: Tensor
     first: Tensor
     order: Tensor
+    ordered_sample: Tensor
     of_feature: Tensor
 
     def per_sample(self) -> Tensor:
@@ -52,7 +54,7 @@ def active_places(places: Tensor, samples: int, features: int) -> Active:
     feature = place - sample * features
     uses = np.bincount(feature, minlength=features)
     order = np.argsort(feature.astype(np.uint16) if features <= 1 << 16 else feature, kind="stable")  # 16 bits: a radix sort
-    arrays = (feature, sample, edges[:-1], order, uses.cumsum() - uses)
+    arrays = (feature, sample, edges[:-1], order, sample[order], uses.cumsum() - uses)
     return Active(places, *(torch.from_numpy(array) for array in arrays))
 
 
@@ -130,4 +132,4 @@ def _sum_of_samples(active: Active, values: Tensor, rows: Tensor) -> Tensor:
 
     values: activities [P], in the order of `active`. rows: [N, d], one for each sample."""
     ordered = values.index_select(0, active.order)
-    return F.embedding_bag(active.sample.index_select(0, active.order), rows, active.of_feature, mode="sum", per_sample_weights=ordered)
+    return F.embedding_bag(active.ordered_sample, rows, active.of_feature, mode="sum", per_sample_weights=ordered)

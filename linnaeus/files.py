@@ -30,6 +30,7 @@ from linnaeus.errors import ConfigError
 log = logging.getLogger("linnaeus")
 
 TEMPORARY = ".tmp-"  # prefix of everything that is not committed
+ABANDONED_AFTER = 24 * 3600.0  # seconds without a change
 REPLACED = ".replaced"  # suffix of a committed directory while another one of the same name replaces it
 
 
@@ -217,6 +218,16 @@ def remove_stale(directory: Path) -> list[str]:
         else:
             removed.append(path.name)
     return removed
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Delete the temporary files and directories in `directory` that have not changed for `ABANDONED_AFTER` seconds. For directories that
+    several runs share: a younger one may belong to a live process."""
+    for path in directory.glob(f"{TEMPORARY}*"):
+        with suppress(FileNotFoundError):  # another run has just renamed or deleted it
+            inside = path.iterdir() if path.is_dir() else []
+            if time.time() - max((file.stat().st_mtime for file in inside), default=path.stat().st_mtime) > ABANDONED_AFTER:
+                delete(path)
 
 
 def file_digest(path: Path | str) -> str:

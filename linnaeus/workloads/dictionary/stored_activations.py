@@ -22,7 +22,7 @@ from torch import Tensor
 
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
-from linnaeus.files import atomic_file, read_json, to_json, write_atomic
+from linnaeus.files import atomic_file, read_json, remove_abandoned, to_json, write_atomic
 from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
 
 log = logging.getLogger("linnaeus")
@@ -85,6 +85,7 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
             missing = [number for number in range(len(shards)) if not _complete(folder, number, content["fingerprint"])]
             _check_space(folder, 4 * source.width * sum(content["shards"][number] for number in missing))
             if context.is_master:
+                remove_abandoned(folder)
                 log.info("activations of %s: %s of %d numbers are written to %s", source.name, f"{content['rows']:,}", source.width, folder)
             for number in (number for number in missing if number % context.world_size == context.rank):
                 _write_shard(folder, number, [source.read(block) for block in shards[number]], content["fingerprint"])

@@ -11,11 +11,9 @@ validation. Each named source is split in this way separately and is contiguous 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted
-from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, to_json, write_atomic
+from linnaeus.files import TEMPORARY, delete, file_digest, remove_abandoned, sync_file, text_digest, to_json, write_atomic
 from linnaeus.workloads.language.corpus import Corpus
 from linnaeus.workloads.language.token_array import TokenArray, TokenFile
 from linnaeus.workloads.language.tokenization import COUNTS, SPLITS, make_tokenizer, write_splits
@@ -31,7 +29,6 @@ from linnaeus.workloads.language.tokenizers import Tokenizer, identity, load_tok
 
 VERSION = 2
 FACTS = "store.json"
-STALE_AFTER = 24 * 3600.0  # seconds without a change after which an unfinished store is deleted
 
 
 class TokenStore:
@@ -75,7 +72,7 @@ def text_store(corpus: Corpus, folder: Path) -> str:
     try:
         if not (folder / name).exists():
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_stale(folder)
+            remove_abandoned(folder)
             _build(folder / name, corpus, inputs)
         verify(folder / name, inputs)
     except OSError as error:
@@ -194,11 +191,3 @@ def open_store(store: Path, notes: Sequence[str] = (), left_out: dict[str, list[
     facts = _read_facts(store)
     tokenizer = tokenizer_from(facts.pop("tokenizer"))
     return TokenStore(store, facts | ({"left_out": left_out} if left_out else {}), tokenizer, tokenizer.size, notes)
-
-
-def _remove_stale(folder: Path) -> None:
-    """Delete unfinished stores that killed processes have left in `folder`."""
-    for path in folder.glob(f"{TEMPORARY}*"):
-        with contextlib.suppress(FileNotFoundError):  # another run has just renamed or deleted it
-            if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > STALE_AFTER:
-                delete(path)

@@ -251,7 +251,7 @@ class SoftLabelsConfig(LossConfig):
 @dataclass(frozen=True)
 class ConditionalConfig(LossConfig):
     alpha: float = setting(
-        "decay of the weight of a rank, exp(-alpha x ranks above it): finer decisions count less; below 0: they count more"
+        "decay of the weight of a rank, exp(-alpha x ranks above it): finer decisions count less; below 0: they count more", low=-5, high=5
     )
 
 

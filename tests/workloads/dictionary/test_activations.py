@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from typing import Any
 from unittest import mock
@@ -280,6 +281,15 @@ def test_a_continued_store_needs_space_for_the_missing_shards_only(text, tmp_pat
         with stop_after(3), pytest.raises(KeyboardInterrupt):
             store_activations(text, tmp_path)
         store_activations(text, tmp_path)
+
+
+def test_old_temporary_files_of_a_killed_store_are_deleted(text, tmp_path):
+    old, young = tmp_path / ".tmp-shard-00000.npy-1-1", tmp_path / ".tmp-shard-00000.npy-2-2"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    store_activations(text, tmp_path)
+    assert not old.exists() and young.exists()
 
 
 def test_a_shard_that_is_cut_off_is_one_line(text, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.files import TEMPORARY
+from linnaeus.files import ABANDONED_AFTER, TEMPORARY
 from linnaeus.workloads.language import token_store
 from linnaeus.workloads.language.corpus import held_out, scan_texts
 from linnaeus.workloads.language.token_store import open_store, text_store
@@ -277,7 +277,7 @@ def test_an_unfinished_store_is_not_used_and_later_deleted(folder, tmp_path, mon
     (left,) = root.iterdir()
     made(config, root)
     assert left.exists(), "another process may be writing it"
-    long_ago = time.time() - 2 * token_store.STALE_AFTER
+    long_ago = time.time() - 2 * ABANDONED_AFTER
     for path in (*left.iterdir(), left):
         os.utime(path, (long_ago, long_ago))
     made(text(folder, tokenizer="byte"), root)

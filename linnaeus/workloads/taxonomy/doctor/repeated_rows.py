@@ -4,6 +4,7 @@ import numpy as np
 
 from linnaeus.errors import quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
+from linnaeus.workloads.taxonomy.manifest.clean_records import contradict
 from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
@@ -15,11 +16,15 @@ def repeated_photographs(records: Inspected) -> list[Finding]:
     names, number = unique_strings(records.files.names)
     number = np.where((names[number] == "") | ~records.used, -1, number) if len(names) else number
     later, first = later_rows(number)
-    differs = (records.labels[later] != records.labels[first]).any(axis=1)
+    same = (records.labels[later] == records.labels[first]).all(axis=1)
+    differs = contradict(records.labels[later], records.labels[first])
+    lacks = ~same & ~differs
     same_text = "the photograph occurs in an earlier row with the same taxon"
+    lacks_text = "the photograph occurs in an earlier row, and one of the two rows lacks taxonomic ranks of the other"
     text = "the photograph occurs in an earlier row with another taxon; one of the two is wrong, or it shows both"
     return [
-        *found("photograph twice", "error", later[~differs], same_text, details=_earlier(records, first[~differs]), leave_out=True),
+        *found("photograph twice", "error", later[same], same_text, details=_earlier(records, first[same]), leave_out=True),
+        *found("photograph twice, to different ranks", "error", later[lacks], lacks_text, details=_earlier(records, first[lacks])),
         *found("photograph with two taxa", "error", later[differs], text, details=_earlier(records, first[differs])),
     ]
 

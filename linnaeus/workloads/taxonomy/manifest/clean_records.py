@@ -108,11 +108,15 @@ def repeated_photographs(paths: Names, labels: np.ndarray) -> tuple[np.ndarray, 
     rank where both have one, bool [N]). paths: [N]. labels: int64 [N, R], -1 for null."""
     first = first_places(paths)
     again = first < np.arange(len(first))
-    rows = np.flatnonzero(again)
-    own, earlier = labels[rows], labels[first[rows]]
-    contradicts = np.zeros(len(first), dtype=bool)
-    contradicts[rows] = ((own != earlier) & (own >= 0) & (earlier >= 0)).any(axis=1)
+    contradicts = again.copy()
+    contradicts[again] = contradict(labels[again], labels[first[again]])
     return again, contradicts
+
+
+def contradict(labels: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return bool [N], True where two lineages have different taxa at a rank where both have one. labels, others: int64 [N, R], -1 for
+    null."""
+    return ((labels != others) & (labels >= 0) & (others >= 0)).any(axis=1)
 
 
 def read_columns(

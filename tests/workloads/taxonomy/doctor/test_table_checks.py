@@ -98,6 +98,14 @@ def test_photographs_and_ids_that_occur_twice(rows, inspected):
     assert len(findings) == 3 and findings[0].details == ("first in row 4",)
 
 
+def test_a_photograph_with_two_labels_of_one_lineage_is_not_one_with_two_taxa(rows, inspected):
+    """The row with fewer ranks may be the first, so the doctor does not drop the later row."""
+    rows[10] |= rows[3] | {"species": ""}
+    findings = table_findings(inspected(rows))
+    assert [finding.check for finding in findings] == ["photograph twice, to different ranks"]
+    assert rows_of(findings, "photograph twice, to different ranks") == [10] and not findings[0].leave_out
+
+
 @pytest.mark.parametrize(
     "column, check", [("observation_id", "same observation"), ("recordedBy", "same observer"), ("deploymentID", "same site")]
 )

@@ -23,11 +23,11 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from linnaeus import files as file_operations
 from linnaeus.checkpoint import loading, save_checkpoint
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
+from linnaeus.files import reading, write_atomic
 from linnaeus.reporting import RowWriter, attach_log_file, setup_logging
 from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, run_path, update_hash
 from linnaeus.rundir import lock as lock_module
@@ -308,7 +308,7 @@ def test_an_unreadable_checkpoint_of_a_finished_run_is_not_missing(monkeypatch: 
     def failing(path: Path) -> str:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(file_operations, "RETRY_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(reading, "RETRY_DELAYS", (0.0, 0.0))
     with monkeypatch.context() as patch:
         patch.setattr(loading, "file_digest", failing)
         with pytest.raises(ConfigError, match=r"step-00000009/.*Stale file handle"):
@@ -588,7 +588,7 @@ def test_a_link_that_appears_later_is_not_followed() -> None:
     rows.log(1, {})
     for write in (
         lambda: RunLock(Path("lock")).acquire(),
-        lambda: file_operations.write_atomic("atomic", "new"),
+        lambda: write_atomic("atomic", "new"),
         lambda: attach_log_file(Path("train.log")),
         rows.sync,
         lambda: rows.truncate(0, 0),
@@ -599,7 +599,7 @@ def test_a_link_that_appears_later_is_not_followed() -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
-    file_operations.write_atomic(tmp_path / "file", "old")
+    write_atomic(tmp_path / "file", "old")
     with runs.full_disk(), pytest.raises(OSError, match="File too large"):
-        file_operations.write_atomic(tmp_path / "file", "new" * 1000)
+        write_atomic(tmp_path / "file", "new" * 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"

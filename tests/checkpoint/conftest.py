@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus import files
 from linnaeus.checkpoint import save_checkpoint
+from linnaeus.files import reading
 
 
 @pytest.fixture(autouse=True)
 def _no_retry_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry failed reads the same number of times, without delays."""
-    monkeypatch.setattr(files, "RETRY_DELAYS", tuple(0.0 for _ in files.RETRY_DELAYS))
+    monkeypatch.setattr(reading, "RETRY_DELAYS", tuple(0.0 for _ in reading.RETRY_DELAYS))
 
 
 def payload(step: int, **state: Any) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus import files, train
+from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, list_checkpoints, load_checkpoint, loading
 from linnaeus.checkpoint.format import MANIFEST, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.resume import NOTE
 from linnaeus.checkpoint.retention import prune
 from linnaeus.errors import ConfigError
-from linnaeus.files import Unreadable, system_error, with_retries
+from linnaeus.files import Unreadable, reading, system_error, with_retries
 from tests import fork_server, runs
 from tests.checkpoint.conftest import fail_for
 from tests.checkpoint.test_resume import Ranks, damage
 
-RETRY_DELAYS = files.RETRY_DELAYS  # a fixture sets them to 0
+RETRY_DELAYS = reading.RETRY_DELAYS  # a fixture sets them to 0
 ATTEMPTS = 1 + len(RETRY_DELAYS)
 CODES = [errno.ESTALE, errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM]
 

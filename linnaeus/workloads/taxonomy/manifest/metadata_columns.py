@@ -13,7 +13,7 @@ from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, fitting_formats, hour_of_day, is_utc
+from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, first_date, fitting_formats, hour_of_day, is_utc
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import Metadata
 
@@ -109,10 +109,23 @@ class Cells:
         local = np.array([own and not is_utc(value) for own, value in zip(timed, column.values, strict=True)], dtype=bool)[column.codes]
         for step, word in ((-1, "previous"), (1, "next")):
             rows = (moved == step) & ~local & ~np.isnan(days)
+            if rows.any():
+                rows[rows] = self._same_day(np.flatnonzero(rows))
             found = {code: day_of_year(column.values[code], form, step) for code in np.unique(column.codes[rows]).tolist()}
             days[rows] = [math.nan if isinstance(found[code], str) else found[code] for code in column.codes[rows].tolist()]
             self.tally.add(f"date in UTC, changed to the {word} day, that of the local solar time", rows)
         return days
+
+    def _same_day(self, rows: np.ndarray) -> np.ndarray:
+        """Return bool [M], False for each of `rows`, int64 [M], whose time contains another date than its date: then the date is not in
+        UTC, but is the local one, as `observed_on` beside `time_observed_at` in exports of iNaturalist."""
+        dates, times = (self.table.columns[str(self.column(role))] for role in ("date", "time"))
+        pairs = list(zip(dates.codes[rows].tolist(), times.codes[rows].tolist(), strict=True))
+        same = {}
+        for date, time in set(pairs):
+            own, stated = first_date(times.values[time]), first_date(dates.values[date], self.config.date_format)
+            same[date, time] = isinstance(own, str) or isinstance(stated, str) or own == stated
+        return np.array([same[pair] for pair in pairs], dtype=bool)
 
     def hours(self, longitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the times in hours, float64 [N], and the days to add to the date of each row, -1, 0 or 1, int64 [N].

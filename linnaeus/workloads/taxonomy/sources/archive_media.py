@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
 from linnaeus.workloads.taxonomy.sources.occurrences import are_absent, blank, combined, concatenated, first_known
@@ -77,13 +78,13 @@ def linked(
     """Return the photographs in media extensions that have a link and a record, in the order of the records.
 
     `keys`: [N], id of the core row of each record. `labels`: columns of taxa, [N] each. `names`: [N], names of the records for `excluded`.
-    A photograph belongs to the record with its occurrenceID, or else to the record of its core row. `events`: True if the core rows are
-    events with several records. A photograph of an event belongs to the first record of the event, if all records of the event that are not
-    marked as absent have the same taxon."""
+    A photograph belongs to the record of its core row. Of several records of the core row, it belongs to the one with its occurrenceID.
+    `events`: True if the core rows are events with several records. A photograph of an event without an occurrenceID belongs to the first
+    record of the event, if all records of the event that are not marked as absent have the same taxon."""
     ids, uri, identifier, kind, form, occurrence = (
         concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
     )
-    codes = codes_in(keys, Column(np.empty(0, dtype=np.int32), keys.values))
+    codes = key_codes = codes_in(keys, keys)
     first = first_rows(codes, len(keys.values))
     if events:
         codes = np.where(are_absent(records.columns), _NONE, codes)
@@ -96,9 +97,8 @@ def linked(
     found = codes_in(ids, keys)
     record = np.where(np.append(several, False)[found], _SEVERAL, first[found])
     if "occurrenceID" in records.columns:
-        own = records.columns["occurrenceID"]
-        own_rows = first_rows(own.codes.astype(np.int64), len(own.values))[codes_in(occurrence, own)]
-        record = np.where((own_rows >= 0) & (record != _NONE), own_rows, record)
+        named = _with_occurrence(found, occurrence, key_codes, records.columns["occurrenceID"])
+        record = np.where(named != _NONE, named, record)
     photographs = Photographs(record, first_known(uri, identifier), names)
     other = combined([kind, form], _other_than_photograph)
     photographs.drop(given(other), "sound, film or another file that is not a photograph")
@@ -107,11 +107,29 @@ def linked(
     return photographs
 
 
+def _with_occurrence(found: np.ndarray, occurrence: Column, codes: np.ndarray, own: Column) -> np.ndarray:
+    """Return the record of each of M photographs that has the same core row and the same occurrenceID, int64 [M]; -1 if there is none or
+    more than one. Words for missing values, such as NA, are not an occurrenceID.
+
+    `found`: int64 [M], code of the core row of each photograph, -1 for none. `occurrence`: [M], its occurrenceID. `codes`: int64 [N], code
+    of the core row of each record, -1 for none. `own`: [N], its occurrenceID."""
+    number = {value: code for code, value in enumerate(own.values) if not is_null(value)}
+    pairs = []
+    for core, ids in ((codes, own), (found, occurrence)):
+        code = np.array([number.get(value, -1) for value in ids.values], dtype=np.int64)[ids.codes]
+        pairs.append(np.where((core >= 0) & (code >= 0), core * len(own.values) + code, -1))
+    pair, first, count = np.unique(np.append(pairs[0], -1), return_index=True, return_counts=True)
+    place = np.minimum(np.searchsorted(pair, pairs[1]), len(pair) - 1)
+    same = (pairs[1] >= 0) & (pair[place] == pairs[1]) & (count[place] == 1)
+    return np.where(same, first[place], _NONE)
+
+
 def associated(links: Column, names: Column) -> Photographs:
-    """Return the photographs in the term `associatedMedia`. `links`: [N], a cell has links separated by `|` or `;`.
+    """Return the photographs in the term `associatedMedia`. `links`: [N], a cell has links separated by `|` or `;`, or by commas before
+    http.
 
     `names`: [N], names of the records for `excluded`."""
-    parts = [[part.strip() for part in re.split(r"[|;]\s*(?=\S)", value) if part.strip()] for value in links.values]
+    parts = [[part.strip() for part in re.split(r"[|;]\s*(?=\S)|,\s*(?=https?://)", value) if part.strip()] for value in links.values]
     count = np.array([len(part) for part in parts], dtype=np.int64)
     start = np.cumsum(count) - count
     record = np.repeat(np.arange(len(links.codes)), count[links.codes])
@@ -134,6 +152,6 @@ def _other_than_photograph(kind: str, form: str) -> str:
     """Return the type of a medium that is not a photograph, such as "sound"; "" for a photograph. `kind`, `form`: type and format of the
     medium."""
     word = "".join(kind.rstrip("/").rpartition("/")[2].lower().split())
-    if word and word not in _PHOTOGRAPHS:
+    if word and word not in _PHOTOGRAPHS and not kind.lower().startswith("image/"):  # some archives write the format as the type
         return kind
     return form if re.match(r"(audio|video|text|application|model)/", form.lower()) else ""

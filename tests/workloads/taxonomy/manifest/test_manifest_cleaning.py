@@ -172,6 +172,20 @@ def test_dates_in_utc_become_those_of_the_local_solar_time(tmp_path):
     assert (metadata.hour[~np.isnan(metadata.hour)] < 24).all()
 
 
+def test_a_date_that_differs_from_that_of_its_time_in_utc_is_the_local_date(tmp_path):
+    """Exports of iNaturalist have the local date in `observed_on`, and date and time in UTC in `time_observed_at`."""
+    cells = {  # date, time and longitude -> the local date and hour
+        ("2019-05-01", "2019-05-02 01:30:00 UTC", "-120"): ("2019-05-01", 17.5),
+        ("2019-05-02", "2019-05-01 21:30:00 UTC", "150"): ("2019-05-02", 7.5),
+        ("2019-05-02", "2019-05-02 01:30:00 UTC", "-120"): ("2019-05-01", 17.5),  # the date is in UTC, too
+        ("2019-05-01", "2019-05-01 20:30:00 UTC", "-120"): ("2019-05-01", 12.5),
+    }
+    metadata, tally = cleaned(tmp_path, [row(date=date, time=time, lon=lon) for date, time, lon in cells])
+    np.testing.assert_allclose(metadata.hour, [hour for _, hour in cells.values()], rtol=1e-5)
+    np.testing.assert_array_equal(metadata.day, [np.float32(day_of_year(date)) for date, _ in cells.values()])
+    assert [n for reason, n in tally.counts.items() if reason.startswith("date in UTC")] == [1]
+
+
 @pytest.mark.parametrize("seconds", range(0, 86400, 3607))
 def test_the_day_and_the_hour_at_any_longitude_are_those_of_the_shifted_time(tmp_path, seconds):
     start = datetime.datetime(2023, 12, 31) + datetime.timedelta(seconds=seconds + 1)

@@ -147,6 +147,25 @@ def test_events_have_the_photographs_of_their_occurrences(tmp_path):
     }
 
 
+def test_an_occurrence_id_that_several_records_have_does_not_move_a_photograph_to_another_record(tmp_path):
+    """Archives write N/A, or the id of a specimen, as the occurrenceID of many records."""
+    core = occurrences(6, occurrenceID=["N/A", "N/A", "urn:1", "urn:1", "urn:2", "urn:3"])
+    media = [row | {"occurrenceID": core[i]["occurrenceID"]} for i, row in enumerate(links(core))]
+    rows = read(tmp_path, archive(core, media))
+    assert rows.files.names.tolist() == [f"{i}.jpg" for i in range(6)] and rows.excluded == {}
+    assert [rows.tree.names[2][code] for code in rows.labels[:, 2]] == [row["species"] for row in core]
+    events = [{"id": "e0"}, {"id": "e1"}]
+    found = [{"coreid": f"e{i // 2}", "occurrenceID": name, **(OAK if i % 2 else BEECH)} for i, name in enumerate(("a", "b", "a", "N/A"))]
+    media = [
+        {name: row[name] for name in ("coreid", "occurrenceID")} | {"identifier": f"http://a.org/{i}.jpg"} for i, row in enumerate(found)
+    ]
+    (tmp_path / "events").mkdir()
+    rows = read(tmp_path / "events", archive(events, media, kind="Event", events=found))
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "2.jpg"]  # 3.jpg: an oak and a beech, and no occurrenceID
+    assert [rows.tree.names[2][code] for code in rows.labels[:, 2]] == [row["species"] for row in found[:3]]
+    assert rows.excluded == {"photograph of an id or an event with several records": 1, "record without a photograph": 1}
+
+
 def test_every_record_is_a_row_or_is_counted(tmp_path):
     core = occurrences(9, occurrenceStatus=["present"] * 7 + ["ABSENT", ""])
     core[5]["id"] = core[4]["id"]
@@ -185,6 +204,28 @@ def test_links_in_the_records_and_files_named_by_ids(tmp_path):
     rows = read_clean(runs.composed(["data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}"]).data)[0]
     assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "1_2.jpg", *(f"{i}.jpg" for i in range(2, 8))]
     assert rows.excluded == {"record without a photograph": 1}
+
+
+def test_an_archive_without_records_is_one_line(tmp_path):
+    core = occurrences(2, occurrenceID=["a", "b"])
+    members = archive(core, [row | {"occurrenceID": "a"} for row in links(core)])
+    members["occurrence.txt"] = members["occurrence.txt"].splitlines(keepends=True)[0]
+    assert "photograph of a record that is not in the archive (2)" in refusal(tmp_path, members)
+
+
+def test_links_separated_by_commas_are_several_photographs(tmp_path):
+    cells = ["http://a.org/0.jpg, http://a.org/1.jpg", "http://a.org/2.jpg,https://a.org/3.jpg", "http://a.org/get?x=1,2&n=4.jpg", ""]
+    rows = read(tmp_path, archive(occurrences(4, associatedMedia=cells)), "data.max_bad_fraction=0")
+    assert rows.files.names.tolist() == [f"{i}.jpg" for i in range(4)] and rows.labels[:, 1].tolist() == [0, 0, 1, 1]
+    assert rows.excluded == {"photograph without a file (not downloaded)": 1, "record without a photograph": 1}
+
+
+def test_a_format_in_place_of_the_type_of_a_medium(tmp_path):
+    core = occurrences(4)
+    kinds = ("image/jpeg", "IMAGE/PNG", "audio/mpeg", "video/mp4")
+    rows = read(tmp_path, archive(core, [row | {"type": kinds[i]} for i, row in enumerate(links(core))]))
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg"]
+    assert rows.excluded == {"sound, film or another file that is not a photograph": 2}
 
 
 def test_the_access_point_of_an_audubon_medium_is_its_link(tmp_path):

@@ -19,9 +19,11 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.store import prepare_store, store_layout
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import matched
 from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 from tests.workloads.taxonomy.test_heads import CONFIGS, every, make
 from tests.workloads.taxonomy.trained.conftest import SETTINGS
@@ -79,6 +81,23 @@ def test_answers_are_counted_at_every_threshold_as_they_are_given():
         rank = answer_ranks(paths, threshold)
         given = np.flatnonzero(rank != NONE)
         assert answered[i] == (judged[given, rank[given]] != UNKNOWN).sum() and wrong[i] == (judged[given, rank[given]] == WRONG).sum()
+
+
+def test_labels_of_species_alone_judge_the_answers_of_every_rank():
+    """Otherwise a wrong family would be left out where the species is wrong, too: of the coarse answers only right ones would count."""
+    rows = np.array([["A", "a", "a s"], ["A", "a", "a t"], ["A", "b", "b s"], ["B", "", "c s"]])
+    tree, own = TaxonomyTree.from_lineages(("family", "genus", "species"), rows)
+    theirs, labels = TaxonomyTree.from_lineages(("species",), rows[:, 2:])
+    found = matched(theirs, labels, tree)
+    assert found.labels.tolist() == own.tolist() and not found.unknown.any()
+    assert found.notes == [f"the labels have no rank {rank}: it follows from finer ranks" for rank in ("family", "genus")]
+    paths = Paths(np.repeat(own[:1], 4, axis=0), np.ones((4, 3)))
+    assert outcomes(paths, found.labels)[:, 0].tolist() == [RIGHT, RIGHT, RIGHT, WRONG]
+
+    theirs, labels = TaxonomyTree.from_lineages(("family", "species"), np.array([["Z", "a s"], ["A", ""], ["", "b s"]]))
+    found = matched(theirs, labels, tree)
+    assert found.labels[:, 0].tolist() == [-1, 0, 0] and found.unknown[:, 0].tolist() == [True, False, False]  # Z stays unknown
+    assert found.labels[1].tolist() == [0, -1, -1]
 
 
 def test_the_order_statistics_are_those_of_conformal_prediction():

@@ -165,13 +165,13 @@ class Matched(NamedTuple):
 def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Matched:
     """Convert `labels`, int64 [N, R'], from classes of the tree `theirs` to classes of the model's tree `tree`.
 
-    Raise `ConfigError` if no label is a taxon of `tree`."""
+    A missing label is replaced by the ancestor of the finest label that the model has. Raise `ConfigError` if no label is a taxon of
+    `tree`."""
     out = np.full((len(labels), len(tree.ranks)), -1, dtype=np.int64)
     unknown = np.zeros(out.shape, dtype=bool)
     notes, index = [], TaxonIndex(tree)
     for r, rank in enumerate(tree.ranks):
         if rank not in theirs.ranks:
-            notes.append(f"the labels have no rank {rank}")
             continue
         own = labels[:, theirs.rank_index(rank)]
         found = np.append(classes_of(theirs, index, rank), -1)  # the last one for missing labels
@@ -185,7 +185,22 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
             notes.append(f"unknown to the model: {counted(count, f'{rank} taxon')} ({photographs}): {', '.join(taxa)}")
     if not (out >= 0).any():
         raise ConfigError(f"--manifest: none of its labels is a taxon of the model; its ranks are {', '.join(tree.ranks)}")
+    out = _with_ancestors(out, unknown, tree)
+    for r, rank in enumerate(tree.ranks):
+        if rank not in theirs.ranks:
+            notes.append(f"the labels have no rank {rank}" + (": it follows from finer ranks" if (out[:, r] >= 0).any() else ""))
     return Matched(out, unknown, np.zeros_like(unknown), notes)
+
+
+def _with_ancestors(labels: np.ndarray, unknown: np.ndarray, tree: TaxonomyTree) -> np.ndarray:
+    """Return `labels`, int64 [N, R], with missing labels replaced by the ancestors of the finest label of each row.
+
+    Otherwise an answer of a coarse rank would be judged only where the finer taxa are right, and be right there. `unknown`: bool [N, R];
+    these labels stay -1."""
+    finest = (labels >= 0).cumsum(axis=1).argmax(axis=1)
+    own = labels[np.arange(len(labels)), finest]
+    above = tree.paths[np.where(own >= 0, own + np.array(tree.offsets)[finest], -1)]
+    return np.where((labels < 0) & ~unknown, above, labels)
 
 
 def among_possible(found: Matched, restriction: Restriction | None) -> Matched:

@@ -227,6 +227,10 @@ def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray
     none.
 
     `index`: taxa of the model."""
-    own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
-    found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
+    own, their = index.tree.rank_index(rank), theirs.rank_index(rank)
+    paths = theirs.paths[theirs.offsets[their] : theirs.offsets[their + 1], :their].tolist()
+    found = []
+    for text, name, path in zip(theirs.lineage_ids(rank), theirs.names[their], paths, strict=True):
+        coarser = {theirs.ranks[r]: theirs.names[r][c] for r, c in enumerate(path) if c >= 0}
+        found.append(index.find(own, text, name, coarser))
     return np.maximum(np.array(found, dtype=np.int64), -1)

@@ -19,7 +19,7 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.store import prepare_store, store_layout
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
-from linnaeus.workloads.taxonomy.trained.calibrate.labelled import matched
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import matched, of_manifest
 from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
@@ -283,6 +283,27 @@ def test_training_photographs_are_counted_and_left_out(finished, tmp_path, monke
         calibrate_cli.main([*words, str(tmp_path / "train.csv")])
     printed = capsys.readouterr().err
     assert exit_.value.code == 2 and "the run was trained on all of its photographs" in printed and printed.count("\n") == 1
+
+
+def test_an_observation_with_a_training_photograph_is_left_out(finished, tmp_path):
+    """Its other photographs show the same organism, so the answers for them are more often right than for a new one."""
+    copied_photographs(finished, tmp_path)
+    with (tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    other = [row["path"] for row in rows if row["split"] != "train"]
+    shared = dict(zip(other[:5], (row["path"] for row in rows if row["split"] == "train"), strict=False))
+    with (tmp_path / "observed.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, [*rows[0], "observation"])
+        table.writeheader()
+        table.writerows(row | {"observation": shared.get(row["path"], row["path"])} for row in rows)
+    tree = linnaeus.load_model(finished.run).tree
+    words = str(tmp_path / "observed.csv"), ["data.group_column=observation"], tree, (), None, finished.run
+    data = of_manifest(*words)
+    assert sorted(data.names) == sorted(other[5:])
+    note = (
+        "the run was trained on 60 of 90 photographs of the manifest, which are left out with 5 other photographs of the same observations"
+    )
+    assert note in data.notes
 
 
 @pytest.mark.slow

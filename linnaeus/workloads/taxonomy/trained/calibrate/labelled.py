@@ -96,7 +96,7 @@ def of_manifest(
     rows = read_labels(path, overrides, components)
     found = matched(rows.records.tree, rows.records.labels, tree)
     files = rows.records.files
-    kept, compared = without_training(run, files)
+    kept, compared = without_training(run, files, rows.group)
     data = Labelled(
         files.names.tolist(),
         lambda i: decode(files, i),

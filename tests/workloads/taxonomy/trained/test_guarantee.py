@@ -19,7 +19,7 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.store import prepare_store, store_layout
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
-from linnaeus.workloads.taxonomy.trained.calibrate.labelled import matched, of_manifest
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import group_note, matched, of_manifest, read_labels
 from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
@@ -304,6 +304,21 @@ def test_an_observation_with_a_training_photograph_is_left_out(finished, tmp_pat
         "the run was trained on 60 of 90 photographs of the manifest, which are left out with 5 other photographs of the same observations"
     )
     assert note in data.notes
+
+
+def test_rows_with_the_same_photograph_are_one_observation(finished):
+    """A photograph that counted twice would make the calibration too certain, and intervals too narrow."""
+    rows = finished.rows()[:6]
+    manifest = finished.manifest.parent / "repeated.csv"
+    for chosen, expected in ((rows, None), ([*rows, *rows[:2]], [0, 1, 2, 3, 4, 5, 0, 1])):
+        with manifest.open("w", newline="") as file:
+            table = csv.DictWriter(file, ["observation_id", *rows[0]])
+            table.writeheader()
+            table.writerows(chosen)
+        read = read_labels(str(manifest), [], ())
+        group = None if read.group is None else np.unique(read.group, return_inverse=True)[1]
+        first = None if group is None else [group.tolist().index(number) for number in group]
+        assert first == expected and group_note(read)
 
 
 @pytest.mark.slow

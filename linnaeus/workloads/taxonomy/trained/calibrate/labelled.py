@@ -113,8 +113,9 @@ class LabelRows(NamedTuple):
     """N rows of a labelled manifest, with the observation of each row and notes for the user."""
 
     records: CleanRecords
-    group: np.ndarray | None  # int64 [N]: observation of each row; None: each row is its own observation
+    group: np.ndarray | None  # int64 [N]: observation of each row, or photograph without a group column; None: each row is its own
     notes: tuple[str, ...]
+    column: str | None  # data.group_column
 
 
 def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], more: Sequence[str] = ()) -> LabelRows:
@@ -125,13 +126,15 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
     config = replace(manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None)
     records, config = read_clean(config, test=None, more=more)
     notes = [*records.notes, *(f"left out: {reason} ({count})" for reason, count in records.excluded.items())]
-    if config.group_column is None:
-        return LabelRows(records, None, tuple(notes))
-    groups = find_groups(records.columns[config.group_column], records.files.names)
+    column = None if config.group_column is None else records.columns[config.group_column]
+    groups = find_groups(column, records.files.names)
+    if column is None:
+        repeated = len(groups.digest) < len(groups.number)  # rows with the same photograph are one observation
+        return LabelRows(records, groups.number if repeated else None, tuple(notes), None)
     if groups.ungrouped:
         missing = f"{quoted(config.group_column)} is missing in {counted(groups.ungrouped, 'row')}"
         notes.append(f"{missing}; each photograph in them counts as an observation of its own")
-    return LabelRows(records, groups.number, tuple(notes))
+    return LabelRows(records, groups.number, tuple(notes), config.group_column)
 
 
 def group_note(rows: LabelRows, by: str | None = None) -> list[str]:
@@ -139,7 +142,7 @@ def group_note(rows: LabelRows, by: str | None = None) -> list[str]:
     [].
 
     `by`: column that is read for another purpose and not proposed."""
-    if rows.group is not None:
+    if rows.column is not None:
         return []
     return [
         f"every photograph counts as an observation; --setting data.group_column={name} uses {name}"

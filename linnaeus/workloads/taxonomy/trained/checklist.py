@@ -154,13 +154,14 @@ def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Ro
     texts = [cells[name] for name in NAMES if name in cells and name not in ranks]
     filled = [r for r, rank in enumerate(ranks) if clean_name(cells.get(rank, ""))]
     rank = ranks.index(own) if own in ranks else None
-    coarser = [rank] if rank is not None else filled[-1:] if own is None and not texts else []
+    further = [rank] if rank is not None else filled[-1:] if own is None and not texts else []
+    coarser = {index.tree.ranks[r]: cells[ranks[r]] for r in filled}
     names = []
-    for r in [len(ranks) - 1, *coarser]:
+    for r in [len(ranks) - 1, *further]:
         if r in filled:
             above = lineage[: lineage.index(ranks[r]) + 1] if ranks[r] in lineage else ranks[: r + 1]
-            names.append(Listed(cells[ranks[r]], r, lineage_text(cells.get(one, "") for one in above)))
-    names += [Listed(text, rank) for text in texts]
+            names.append(Listed(cells[ranks[r]], r, lineage_text(cells.get(one, "") for one in above), coarser))
+    names += [Listed(text, rank, coarser=coarser) for text in texts]
     return Row(next((text for text in (*texts, *(name.name for name in names))), ""), tuple(names))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ class Listed(NamedTuple):
     name: str
     rank: int | None = None  # index of the rank; None: any rank; the name is read by `TaxonIndex.nodes`
     lineage: str = ""  # names from the coarsest rank to this one, joined by `|`
+    coarser: Mapping[str, str] = MappingProxyType({})  # rank of the model -> name of the coarser taxon of this rank
 
 
 class Row(NamedTuple):
@@ -142,8 +144,8 @@ def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
     """Return the nodes that have the name `name`: none, one, or several. Return [-1, -1] if the rank is given and several taxa have the
     name."""
     if name.rank is None:
-        return index.nodes(name.name)
-    found = index.find(name.rank, name.lineage, name.name)
+        return index.agreeing(index.nodes(name.name), name.coarser)
+    found = index.find(name.rank, name.lineage, name.name, name.coarser)
     return [-1, -1] if found == SEVERAL else [index.tree.offsets[name.rank] + found] if found >= 0 else []
 
 

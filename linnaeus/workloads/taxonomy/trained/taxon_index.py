@@ -1,13 +1,14 @@
 """`TaxonIndex`: find the taxa of a model by the lineages and names in tables and lists.
 
 A taxon is looked up by its lineage first (the names from the coarsest rank to the rank of the taxon). If no taxon has the lineage, for
-example because a table has no column for the kingdom, the taxon is looked up by its name, which only one taxon may have. If no taxon has a
-name with its authorship (`Quercus robur L.`), the name without the authorship is looked up."""
+example because a table has no column for the kingdom, the taxon is looked up by its name, which only one taxon may have. Of several taxa
+with the name, the coarser taxa of the table choose one (`TaxonIndex.agreeing`). If no taxon has a name with its authorship
+(`Quercus robur L.`), the name without the authorship is looked up."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -45,17 +46,38 @@ class TaxonIndex:
                 found.setdefault(name, []).append(c)
             self.names.append(found)
 
-    def find(self, rank: int, lineage: str, name: str) -> int:
+    def find(self, rank: int, lineage: str, name: str, coarser: Mapping[str, str]) -> int:
         """Return the class at the rank with index `rank` that has the lineage `lineage`; if no class has it, the class with the name
-        `name`.
+        `name` that agrees with `coarser`, rank -> name of a coarser taxon (`agreeing`).
 
-        Return -1 if no class has the name, and `SEVERAL` if several classes have the name."""
+        Return -1 if there is no such class, and `SEVERAL` if there are several."""
         if lineage in self.lineages[rank]:
             return self.lineages[rank][lineage]
+        first = self.tree.offsets[rank]
         for form in forms(name):
             if classes := self.names[rank].get(form):
-                return classes[0] if len(classes) == 1 else SEVERAL
+                nodes = self.agreeing([first + c for c in classes], coarser)
+                return -1 if not nodes else nodes[0] - first if len(nodes) == 1 else SEVERAL
         return -1
+
+    def agreeing(self, nodes: Sequence[int], coarser: Mapping[str, str]) -> list[int]:
+        """Return the nodes in `nodes`, taxa with the same name, whose ancestors agree with the names in `coarser`, rank -> name.
+
+        A node is left out if its ancestors differ at every rank that both have, and these are two ranks or more: it is a homonym, such as
+        the plant Morus for the bird. A single different family may be that of an older classification. If several nodes are left, return
+        those that agree at the most ranks."""
+        counts = {}
+        for node in nodes:
+            above = self.tree.paths[node, : self.tree.node_rank[node]].tolist()
+            pairs = [
+                (self.tree.names[r][c], coarser[rank])
+                for r, (rank, c) in enumerate(zip(self.tree.ranks, above, strict=False))
+                if c >= 0 and coarser.get(rank)
+            ]
+            equal = sum(own == other for own, other in pairs)
+            if equal or len(pairs) < 2:
+                counts[node] = equal
+        return [node for node, count in counts.items() if count == max(counts.values())]
 
     def nodes(self, text: str) -> list[int]:
         """Return the nodes of the tree that a text names; [] if there are none.

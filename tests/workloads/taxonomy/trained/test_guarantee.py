@@ -19,9 +19,11 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.store import prepare_store, store_layout
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import group_note, matched, of_manifest, read_labels
 from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 from tests.workloads.taxonomy.test_heads import CONFIGS, every, make
 from tests.workloads.taxonomy.trained.conftest import SETTINGS
@@ -79,6 +81,23 @@ def test_answers_are_counted_at_every_threshold_as_they_are_given():
         rank = answer_ranks(paths, threshold)
         given = np.flatnonzero(rank != NONE)
         assert answered[i] == (judged[given, rank[given]] != UNKNOWN).sum() and wrong[i] == (judged[given, rank[given]] == WRONG).sum()
+
+
+def test_labels_of_species_alone_judge_the_answers_of_every_rank():
+    """Otherwise a wrong family would be left out where the species is wrong, too: of the coarse answers only right ones would count."""
+    rows = np.array([["A", "a", "a s"], ["A", "a", "a t"], ["A", "b", "b s"], ["B", "", "c s"]])
+    tree, own = TaxonomyTree.from_lineages(("family", "genus", "species"), rows)
+    theirs, labels = TaxonomyTree.from_lineages(("species",), rows[:, 2:])
+    found = matched(theirs, labels, tree)
+    assert found.labels.tolist() == own.tolist() and not found.unknown.any()
+    assert found.notes == [f"the labels have no rank {rank}: it follows from finer ranks" for rank in ("family", "genus")]
+    paths = Paths(np.repeat(own[:1], 4, axis=0), np.ones((4, 3)))
+    assert outcomes(paths, found.labels)[:, 0].tolist() == [RIGHT, RIGHT, RIGHT, WRONG]
+
+    theirs, labels = TaxonomyTree.from_lineages(("family", "species"), np.array([["Z", "a s"], ["A", ""], ["", "b s"]]))
+    found = matched(theirs, labels, tree)
+    assert found.labels[:, 0].tolist() == [-1, 0, 0] and found.unknown[:, 0].tolist() == [True, False, False]  # Z stays unknown
+    assert found.labels[1].tolist() == [0, -1, -1]
 
 
 def test_the_order_statistics_are_those_of_conformal_prediction():
@@ -264,6 +283,42 @@ def test_training_photographs_are_counted_and_left_out(finished, tmp_path, monke
         calibrate_cli.main([*words, str(tmp_path / "train.csv")])
     printed = capsys.readouterr().err
     assert exit_.value.code == 2 and "the run was trained on all of its photographs" in printed and printed.count("\n") == 1
+
+
+def test_an_observation_with_a_training_photograph_is_left_out(finished, tmp_path):
+    """Its other photographs show the same organism, so the answers for them are more often right than for a new one."""
+    copied_photographs(finished, tmp_path)
+    with (tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    other = [row["path"] for row in rows if row["split"] != "train"]
+    shared = dict(zip(other[:5], (row["path"] for row in rows if row["split"] == "train"), strict=False))
+    with (tmp_path / "observed.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, [*rows[0], "observation"])
+        table.writeheader()
+        table.writerows(row | {"observation": shared.get(row["path"], row["path"])} for row in rows)
+    tree = linnaeus.load_model(finished.run).tree
+    words = str(tmp_path / "observed.csv"), ["data.group_column=observation"], tree, (), None, finished.run
+    data = of_manifest(*words)
+    assert sorted(data.names) == sorted(other[5:])
+    note = (
+        "the run was trained on 60 of 90 photographs of the manifest, which are left out with 5 other photographs of the same observations"
+    )
+    assert note in data.notes
+
+
+def test_rows_with_the_same_photograph_are_one_observation(finished):
+    """A photograph that counted twice would make the calibration too certain, and intervals too narrow."""
+    rows = finished.rows()[:6]
+    manifest = finished.manifest.parent / "repeated.csv"
+    for chosen, expected in ((rows, None), ([*rows, *rows[:2]], [0, 1, 2, 3, 4, 5, 0, 1])):
+        with manifest.open("w", newline="") as file:
+            table = csv.DictWriter(file, ["observation_id", *rows[0]])
+            table.writeheader()
+            table.writerows(chosen)
+        read = read_labels(str(manifest), [], ())
+        group = None if read.group is None else np.unique(read.group, return_inverse=True)[1]
+        first = None if group is None else [group.tolist().index(number) for number in group]
+        assert first == expected and group_note(read)
 
 
 @pytest.mark.slow

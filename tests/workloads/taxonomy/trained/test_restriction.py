@@ -116,6 +116,44 @@ def test_the_labels_of_calibrate_are_matched_alike():
     assert FINEST[found.labels[0, -1]] == "Quercus robur" and found.unknown[:, -1].tolist() == [False, True]
 
 
+PLANTS = ("Plantae", "Magnoliopsida", "Rosales", "Moraceae", "Morus")
+BIRDS = ("Animalia", "Aves", "Suliformes", "Sulidae", "Morus")
+
+
+@pytest.mark.parametrize("ranks", [RANKS[3:5], RANKS[1:5], ("kingdom", "phylum", *RANKS[1:5])])
+def test_homonyms_of_the_model_are_told_apart_by_the_coarser_ranks_of_a_table(ranks, tmp_path):
+    """The tables have fewer or more ranks than the model, so that no lineage is equal."""
+    rows = np.array([[dict(zip(RANKS, line, strict=False)).get(rank, "some") for rank in ranks] for line in (PLANTS, BIRDS)])
+    theirs, labels = TaxonomyTree.from_lineages(ranks, rows)
+    found = labelled.matched(theirs, labels, INDEX.tree)
+    families = [INDEX.tree.names[3][c] for c in INDEX.tree.ancestors("genus", found.labels[:, 4], "family")]
+    assert families == ["Moraceae", "Sulidae"] and not found.unknown.any()
+    (tmp_path / "list.csv").write_text("\n".join(",".join(line) for line in (ranks, rows[1])))
+    assert names_of(read_checklist(tmp_path / "list.csv", INDEX)[0]) == {"Morus bassanus"}
+
+
+def test_a_homonym_that_the_model_does_not_have_is_not_matched(tmp_path):
+    """Of the genus Morus, the model has only the plant. A genus that was moved to another family is still found."""
+    plants = [line.split() for line in LINEAGES if line.startswith("Plantae") and len(line.split()) == 6]
+    index = TaxonIndex(TaxonomyTree.from_lineages(RANKS, np.array(plants))[0])
+    moved = ("Plantae", "Magnoliopsida", "Rosales", "Urticaceae", "Morus")
+    theirs, labels = TaxonomyTree.from_lineages(RANKS[:5], np.array([BIRDS, PLANTS, moved]))
+    found = labelled.matched(theirs, labels, index.tree)
+    assert [index.tree.names[4][c] if c >= 0 else None for c in found.labels[:, 4]] == [None, "Morus", "Morus"]
+    assert found.unknown[:, 4].tolist() == [True, False, False]
+    header, oaks = "scientificName,taxonRank,kingdom,class,order,family,genus\n", ("", "", "", "", "Quercus")
+    for rank in ("GENUS", ""):
+        rows = [",".join([f"{line[4]} {author}", rank, *line]) for line, author in ((BIRDS, "Vieill."), (oaks, "L."))]
+        (tmp_path / "list.csv").write_text(header + "\n".join(rows))
+        found = read_checklist(tmp_path / "list.csv", index)[0]
+        assert names_of_index(index, found) == {"robur", "petraea"} and found.unmatched == ("Morus Vieill.",)
+
+
+def names_of_index(index: TaxonIndex, found) -> set[str]:
+    leaves = np.flatnonzero(found.leaves) - index.tree.offsets[-2]
+    return {index.tree.names[-1][leaf] for leaf in leaves.tolist()}
+
+
 # -- lists -----------------------------------------------------------------------------------------------------------------
 
 

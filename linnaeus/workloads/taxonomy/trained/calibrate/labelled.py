@@ -96,7 +96,7 @@ def of_manifest(
     rows = read_labels(path, overrides, components)
     found = matched(rows.records.tree, rows.records.labels, tree)
     files = rows.records.files
-    kept, compared = without_training(run, files)
+    kept, compared = without_training(run, files, rows.group)
     data = Labelled(
         files.names.tolist(),
         lambda i: decode(files, i),
@@ -113,8 +113,9 @@ class LabelRows(NamedTuple):
     """N rows of a labelled manifest, with the observation of each row and notes for the user."""
 
     records: CleanRecords
-    group: np.ndarray | None  # int64 [N]: observation of each row; None: each row is its own observation
+    group: np.ndarray | None  # int64 [N]: observation of each row, or photograph without a group column; None: each row is its own
     notes: tuple[str, ...]
+    column: str | None  # data.group_column
 
 
 def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], more: Sequence[str] = ()) -> LabelRows:
@@ -125,13 +126,15 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
     config = replace(manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None)
     records, config = read_clean(config, test=None, more=more)
     notes = [*records.notes, *(f"left out: {reason} ({count})" for reason, count in records.excluded.items())]
-    if config.group_column is None:
-        return LabelRows(records, None, tuple(notes))
-    groups = find_groups(records.columns[config.group_column], records.files.names)
+    column = None if config.group_column is None else records.columns[config.group_column]
+    groups = find_groups(column, records.files.names)
+    if column is None:
+        repeated = len(groups.digest) < len(groups.number)  # rows with the same photograph are one observation
+        return LabelRows(records, groups.number if repeated else None, tuple(notes), None)
     if groups.ungrouped:
         missing = f"{quoted(config.group_column)} is missing in {counted(groups.ungrouped, 'row')}"
         notes.append(f"{missing}; each photograph in them counts as an observation of its own")
-    return LabelRows(records, groups.number, tuple(notes))
+    return LabelRows(records, groups.number, tuple(notes), config.group_column)
 
 
 def group_note(rows: LabelRows, by: str | None = None) -> list[str]:
@@ -139,7 +142,7 @@ def group_note(rows: LabelRows, by: str | None = None) -> list[str]:
     [].
 
     `by`: column that is read for another purpose and not proposed."""
-    if rows.group is not None:
+    if rows.column is not None:
         return []
     return [
         f"every photograph counts as an observation; --setting data.group_column={name} uses {name}"
@@ -165,13 +168,13 @@ class Matched(NamedTuple):
 def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Matched:
     """Convert `labels`, int64 [N, R'], from classes of the tree `theirs` to classes of the model's tree `tree`.
 
-    Raise `ConfigError` if no label is a taxon of `tree`."""
+    A missing label is replaced by the ancestor of the finest label that the model has. Raise `ConfigError` if no label is a taxon of
+    `tree`."""
     out = np.full((len(labels), len(tree.ranks)), -1, dtype=np.int64)
     unknown = np.zeros(out.shape, dtype=bool)
     notes, index = [], TaxonIndex(tree)
     for r, rank in enumerate(tree.ranks):
         if rank not in theirs.ranks:
-            notes.append(f"the labels have no rank {rank}")
             continue
         own = labels[:, theirs.rank_index(rank)]
         found = np.append(classes_of(theirs, index, rank), -1)  # the last one for missing labels
@@ -185,7 +188,22 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
             notes.append(f"unknown to the model: {counted(count, f'{rank} taxon')} ({photographs}): {', '.join(taxa)}")
     if not (out >= 0).any():
         raise ConfigError(f"--manifest: none of its labels is a taxon of the model; its ranks are {', '.join(tree.ranks)}")
+    out = _with_ancestors(out, unknown, tree)
+    for r, rank in enumerate(tree.ranks):
+        if rank not in theirs.ranks:
+            notes.append(f"the labels have no rank {rank}" + (": it follows from finer ranks" if (out[:, r] >= 0).any() else ""))
     return Matched(out, unknown, np.zeros_like(unknown), notes)
+
+
+def _with_ancestors(labels: np.ndarray, unknown: np.ndarray, tree: TaxonomyTree) -> np.ndarray:
+    """Return `labels`, int64 [N, R], with missing labels replaced by the ancestors of the finest label of each row.
+
+    Otherwise an answer of a coarse rank would be judged only where the finer taxa are right, and be right there. `unknown`: bool [N, R];
+    these labels stay -1."""
+    finest = (labels >= 0).cumsum(axis=1).argmax(axis=1)
+    own = labels[np.arange(len(labels)), finest]
+    above = tree.paths[np.where(own >= 0, own + np.array(tree.offsets)[finest], -1)]
+    return np.where((labels < 0) & ~unknown, above, labels)
 
 
 def among_possible(found: Matched, restriction: Restriction | None) -> Matched:
@@ -212,6 +230,10 @@ def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray
     none.
 
     `index`: taxa of the model."""
-    own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
-    found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
+    own, their = index.tree.rank_index(rank), theirs.rank_index(rank)
+    paths = theirs.paths[theirs.offsets[their] : theirs.offsets[their + 1], :their].tolist()
+    found = []
+    for text, name, path in zip(theirs.lineage_ids(rank), theirs.names[their], paths, strict=True):
+        coarser = {theirs.ranks[r]: theirs.names[r][c] for r, c in enumerate(path) if c >= 0}
+        found.append(index.find(own, text, name, coarser))
     return np.maximum(np.array(found, dtype=np.int64), -1)

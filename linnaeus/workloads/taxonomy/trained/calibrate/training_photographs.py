@@ -23,18 +23,23 @@ from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.workload import build_data_source
 
 
-def without_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str]]:
-    """Return the positions of the files that are no training photographs of the run in the directory `run`, int64 [M], and lines of text
-    about it.
+def without_training(run: Path, files: ImageFiles, group: np.ndarray | None) -> tuple[np.ndarray, list[str]]:
+    """Return the positions of the files that are neither training photographs of the run in the directory `run` nor of the same observation
+    as one of them, int64 [M], and lines of text about it.
 
-    If the training photographs cannot be read, return all positions. Raise `ConfigError` if no file is left."""
+    `group`: int64 [N], observation of each file; None: each file is its own observation. If the training photographs cannot be read, return
+    all positions. Raise `ConfigError` if no file is left."""
     seen, lines = used_in_training(run, files)
-    if seen.all():
-        raise ConfigError("--manifest: the run was trained on all of its photographs; give photographs that were not used for training")
+    unused = ~seen if group is None else ~np.isin(group, group[seen])
+    if not unused.any():
+        of = "all of its photographs" if seen.all() else "a photograph of each of its observations"
+        raise ConfigError(f"--manifest: the run was trained on {of}; give photographs that were not used for training")
     if seen.any() or not lines:
-        left_out = ", which are left out" if seen.any() else ""
+        others = int((~unused & ~seen).sum())
+        more = f" with {counted(others, 'other photograph')} of the same observations" if others else ""
+        left_out = f", which are left out{more}" if seen.any() else ""
         lines = [f"the run was trained on {seen.sum():,} of {counted(len(seen), 'photograph')} of the manifest{left_out}", *lines]
-    return np.flatnonzero(~seen), lines
+    return np.flatnonzero(unused), lines
 
 
 def used_in_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str]]:

@@ -152,7 +152,7 @@ def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]
             predicted, label = int(table.path[i, r]), int(labels.labels[i, r])
             scored = table.real[i] and label >= 0
             out |= {
-                rank: label_of(rows, i, rank),
+                rank: label_of(rows, i, rank) or (tree.names[r][label] if label >= 0 else None),
                 f"{rank}_known": int(not labels.unknown[i, r]),
                 **({f"{rank}_excluded": int(labels.excluded[i, r])} if measured.model.restriction is not None else {}),
                 f"{rank}_predicted": tree.names[r][predicted] if predicted >= 0 else None,

@@ -79,6 +79,7 @@ REFUSED = {
     "sweep.mode=max seed=0,1": "no effect without sweep.metric",
     "sweep.metric=val/r2 seed=0,1": "set sweep.mode=min or sweep.mode=max",
     "sweep.name=a/b seed=0,1": "is not a name for a directory",
+    "trainer.length=1epochs,0steps": "trial 2 (trainer.length=0steps): trainer.length is 0steps; it must be at least 1 step",
     "sweep.params={seed:[0,1]}": "sweep.params.seed is [0, 1]; it must be a text",
     "schedule.best_monitor=val/loss,val/species/top1 seed=0,1": "cannot be compared by both",
 }

@@ -18,14 +18,11 @@ COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "
 def with_monitors(config: Config) -> Config:
     """Return the configuration with the final name and direction of each monitored metric.
 
-    The name `val/...` becomes `val_ema/...` if the averaged weights are validated. The direction `auto` is replaced by the direction of the
+    The name is that of `measured_name`. The direction `auto` is replaced by the direction of the
     metric if that is already known. A metric that does not exist is refused later, when all metrics are known."""
-    is_averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
 
     def filled(group: Any, monitor: str, mode: str) -> Any:
-        metric = getattr(group, monitor)
-        if is_averaged and metric.startswith("val") and not metric.startswith("val_ema"):
-            metric = metric.replace("val", "val_ema", 1)
+        metric = measured_name(config, getattr(group, monitor))
         return dataclasses.replace(group, **{monitor: metric, mode: known_direction(getattr(group, mode), metric, config.workload.name)})
 
     schedule = filled(config.schedule, "best_monitor", "best_mode")
@@ -34,6 +31,14 @@ def with_monitors(config: Config) -> Config:
     if isinstance(scheduler, PlateauConfig):
         scheduler = filled(scheduler, "monitor", "mode")
     return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler)
+
+
+def measured_name(config: Config, metric: str) -> str:
+    """Return the name under which a run measures the metric: `val/...` becomes `val_ema/...` if the averaged weights are validated."""
+    is_averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
+    if not is_averaged or not metric.startswith("val") or metric.startswith("val_ema"):
+        return metric
+    return metric.replace("val", "val_ema", 1)
 
 
 def directions(workload: str) -> Mapping[str, str]:

@@ -63,7 +63,7 @@ class TrainerConfig:
         choices=(AUTO,),
         low=1,
     )
-    length: str = setting("length of the run: `20epochs` or `5000steps`", duration="update")
+    length: str = setting("length of the run: `20epochs` or `5000steps`", duration="length")
     device: str = setting("auto: CUDA if available, else the CPU; Apple's GPUs (mps) are not supported", choices=("auto", "cpu", "cuda"))
     precision: str = setting("float32, float64, or autocast; fp16 also scales the loss", choices=("float32", "float64", "bf16", "fp16"))
     freeze: list[str] = setting("prefixes of weight names ([trunk., norm.]) that are not trained; these parts run in eval mode")

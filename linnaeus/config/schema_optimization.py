@@ -94,7 +94,7 @@ class PlateauConfig(SchedulerConfig):
     monitor: str = setting("validation metric to monitor, such as val/loss")
     mode: str = setting("min: smaller is better; max: larger is better; auto: as the metric states", choices=("auto", "min", "max"))
     factor: float = setting("factor of the learning rate on a plateau", above=0, high=1)
-    patience: int = setting("validations without improvement before the learning rate is reduced", low=0)
+    patience: int = setting("validations without improvement that are tolerated; the next one reduces the learning rate", low=0)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
 
 

@@ -69,7 +69,9 @@ class ScheduleConfig:
     best_monitor: str = setting("validation metric that selects the best checkpoint")
     best_mode: str = setting("min: smaller is better; max: larger is better; auto: as the metric states", choices=("auto", "min", "max"))
     meta_mask_prob: RampConfig = setting("probability that all metadata of a training sample are masked")
-    partial_meta_mask_prob: RampConfig = setting("probability that one combination of a sample's metadata components is masked")
+    partial_meta_mask_prob: RampConfig = setting(
+        "probability that one combination of metadata components is masked in a training sample whose metadata are not all masked"
+    )
     partial_mask_whitelist: list[list[str]] = setting("combinations that partial masking draws from; empty: every proper subset")
     partial_mask_weights: list[float] = setting("weights of these combinations; empty: equal")
     null_mask_prob: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=phase_in")

@@ -32,7 +32,8 @@ def setting(
 
     `choices`: the allowed texts; a field of type `str | int` also takes integers, and `str | bool` also takes false, and true if the
     choices have the text `true`. `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply
-    to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time).
+    to each value. `duration` names the allowed units: "length" (steps, epochs), "update" (also %), "any" (also wall time) or "clock" (only
+    wall time).
     `step`: the text may be the number of a step, so an integer is converted to a text."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     metadata["step"] = step

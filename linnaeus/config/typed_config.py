@@ -195,7 +195,8 @@ def _join(prefix: str, name: str) -> str:
 
 def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
-        units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
+        units = f"{value}steps, {value}epochs or {value}%"
+        units = {"clock": f"{value}s, {value}min or {value}h", "length": f"{value}steps or {value}epochs"}.get(meta["duration"], units)
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
     value = str(value) if meta["step"] and type(value) is int else value
     value = value == "true" if value in ("true", "false") and bool in typing.get_args(annotation) else value
@@ -215,6 +216,10 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and value is not None:
         for text in value if isinstance(value, list) else [value]:
             duration = Duration.parse(text, key)
+            if meta["duration"] == "length" and duration.unit not in ("steps", "epochs"):
+                raise ConfigError(f"{key} is {text}; it must be in epochs or steps, such as 20epochs or 5000steps")
+            if meta["duration"] == "length" and duration.amount == 0:
+                raise ConfigError(f"{key} is {text}; it must be at least 1 step")
             if meta["duration"] == "update" and duration.is_time:
                 raise ConfigError(f"{key} is {text}; a time cannot be converted to steps, use steps, epochs or %")
             if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):

@@ -23,13 +23,10 @@ class TrainingLength:
 def training_length(config: Config, dataset_size: int) -> TrainingLength:
     """Return the number of updates per epoch and of the run, for `dataset_size` training samples.
 
-    Raise `ConfigError` if `trainer.length` is not in steps or epochs, or if the run would have no update."""
+    Raise `ConfigError` if the run would have no update."""
     per_epoch = steps_per_epoch(config, dataset_size)
     text = config.trainer.length
-    duration = Duration.parse(text, "trainer.length")
-    if duration.unit not in ("steps", "epochs"):
-        raise ConfigError(f"trainer.length is {text}; it must be in epochs or steps, such as 20epochs or 5000steps")
-    total = duration.to_steps(0, per_epoch)
+    total = Duration.parse(text, "trainer.length").to_steps(0, per_epoch)
     if total < 1:
         raise ConfigError(f"trainer.length is {text}; it must be at least 1 step")
     return TrainingLength(per_epoch, total)

@@ -64,13 +64,18 @@ def passes_of_last_step(schedule: ScheduleConfig, events: Mapping[str, Every], e
     return tuple(name for name in PASSES if name in masking or name in at_end)
 
 
+def event_of_metric(metric: str) -> str:
+    """Return the event (`PASSES`) of the validation pass that measures `metric`: "validate" for `val/loss` and `val_ema/loss`."""
+    prefix = metric.split("/")[0]
+    return "validate_mask_meta" if "mask_meta" in prefix else PARTIAL if "mask" in prefix else "validate"
+
+
 def check_monitor(schedule: ScheduleConfig) -> None:
     """Raise `ConfigError` if early stopping monitors a metric of a validation pass that never runs."""
     stop = schedule.early_stop
     if stop.patience is None and stop.metric_bound is None:
         return
-    prefix = stop.monitor.split("/")[0]
-    name = "validate_mask_meta" if "mask_meta" in prefix else "validate_partial_mask_meta" if "mask" in prefix else "validate"
+    name = event_of_metric(stop.monitor)
     if not getattr(schedule, name):
         raise ConfigError(
             f"schedule.early_stop.monitor is {stop.monitor}, which is never measured: schedule.{name} is []; use, say, [1epochs]"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.monitors import direction
+from linnaeus.config.monitors import direction, measured_name
 from linnaeus.config.schema import Config, SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.launch.launcher import EXIT_FINISHED, EXIT_INTERRUPTED, signal_name
@@ -56,10 +56,13 @@ class TrialResult:
 
 
 def metric_of(sweep: SweepConfig, config: Config) -> Metric:
-    """Return the metric by which a trial with this configuration is compared: `sweep.metric`, by default `schedule.best_monitor`."""
+    """Return the metric by which a trial with this configuration is compared: `sweep.metric`, by default `schedule.best_monitor`.
+
+    Like that one, `val/...` means `val_ema/...` in a trial that validates its averaged weights."""
     if sweep.metric is None:
         return Metric(config.schedule.best_monitor, config.schedule.best_mode, True)
-    return Metric(sweep.metric, direction(sweep.mode, sweep.metric, config.workload.name, "sweep.mode"), False)
+    mode = direction(sweep.mode, sweep.metric, config.workload.name, "sweep.mode")
+    return Metric(measured_name(config, sweep.metric), mode, False)
 
 
 def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
@@ -106,7 +109,7 @@ def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
     else:
         raise ConfigError(f"sweep.metric: {trial.directory} has no {metric.name}; it has {', '.join(sorted(final)) or 'no metric'}")
     measured = {**final, **summary.get("timings", {})}
-    columns = {name: measured[name] for name in sweep.columns if name in measured}
+    columns = {name: measured[own] for name in sweep.columns if (own := measured_name(trial.config, name)) in measured}
     return TrialResult(str(summary.get("status", FINISHED)), value, columns, step, summary.get("wall_seconds"))
 
 

@@ -44,7 +44,7 @@ from linnaeus.train.clock import Clock
 from linnaeus.train.compile_cache import CompileCache
 from linnaeus.train.compiling import Compilation, compile_model
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
-from linnaeus.train.planning import Plan, warn_if_short
+from linnaeus.train.planning import Plan, patience_notes, warn_if_short
 from linnaeus.train.profiling import StepProfiler, profile_notes
 from linnaeus.train.rank_report import RankReport
 from linnaeus.train.reduction import build_order, build_reduction, check_anywhere
@@ -96,7 +96,8 @@ def build_training(
     blocks = model.repeated_blocks()  # before their classes are replaced
     recomputed = checkpoint_activations(blocks, trainer.activation_checkpointing)
     late = profile_notes(config.profile, plan.resolved.last_step)
-    parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), shards.notes, late
+    idle = weighting_notes(config.weighting, plan.resolved.weighting), patience_notes(config, plan.resolved)
+    parts = frozen, recomputed, *idle, growth.notes if growth is not None else (), shards.notes, late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
     compilation = None

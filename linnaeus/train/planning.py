@@ -16,6 +16,7 @@ import torch
 from linnaeus.config.contracts import check_members, class_name
 from linnaeus.config.monitors import direction
 from linnaeus.config.schema import Config
+from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.distributed import DistributedContext
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError, counted
@@ -37,6 +38,7 @@ from linnaeus.schedule import (
     resolve_all_schedule_params,
     training_length,
 )
+from linnaeus.schedule.validation_passes import event_of_metric
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
@@ -138,6 +140,26 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
         close = difflib.get_close_matches(metric, measured, 1)
         hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(measured[:12])}{', ...' if len(measured) > 12 else ''}"
         raise ConfigError(f"{key} is {metric}, which no validation of this run measures; {hint}")
+
+
+def patience_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:
+    """Return a line for `schedule.early_stop.patience` and for `lr_scheduler.patience` if it has no effect: the run validates too seldom
+    before its last step."""
+    stop, scheduler = config.schedule.early_stop, config.lr_scheduler
+    found: list[tuple[str, int, str, int, str]] = []  # (key, its value, metric, validations without improvement, what follows)
+    if stop.patience is not None:
+        found.append(("schedule.early_stop", stop.patience, stop.monitor, stop.patience, "training stops"))
+    if isinstance(scheduler, PlateauConfig):
+        found.append(("lr_scheduler", scheduler.patience, scheduler.monitor, scheduler.patience + 1, "the learning rate is reduced"))
+    notes = []
+    for group, value, metric, needed, effect in found:
+        count = sum(step < resolved.last_step for step in getattr(resolved, event_of_metric(metric)).steps())
+        if count <= needed:  # the first result is the one that the others do not improve
+            notes.append(
+                f"{group}.patience={value} has no effect: {effect} after {counted(needed, 'validation')} without an improvement on an "
+                f"earlier one, and {metric} is measured {counted(count, 'time')} before the last step; validate more often"
+            )
+    return notes
 
 
 def monitored(config: Config, ever_due: bool) -> dict[str, str]:

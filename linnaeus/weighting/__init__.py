@@ -16,6 +16,7 @@ from linnaeus.config.schema_optimization import (
     WeightingConfig,
 )
 from linnaeus.errors import ConfigError
+from linnaeus.schedule.events import Every
 from linnaeus.weighting.dwa import DynamicWeightAverage
 from linnaeus.weighting.famo import FAMO
 from linnaeus.weighting.gradients import GradientConflict, TaskGradients
@@ -49,10 +50,20 @@ __all__ = [
 ]
 
 
-def weighting_notes(config: WeightingConfig) -> tuple[str, ...]:
-    """Return lines for the log at the start of a run, about tasks whose configured weight is 0."""
+def weighting_notes(config: WeightingConfig, due: Every) -> tuple[str, ...]:
+    """Return lines for the log at the start of a run: about tasks whose configured weight is 0, and about a weighting that changes no
+    weight before the last update. `due`: the event of the updates of the task weights."""
     zero = [task for task, weight in config.weights.items() if weight == 0]
-    return (f"weighting.weights: the loss of {', '.join(zero)} has weight 0: it is measured but not trained",) if zero else ()
+    notes = [f"weighting.weights: the loss of {', '.join(zero)} has weight 0: it is measured but not trained"] if zero else []
+    if isinstance(config, MovingWeightsConfig) and due.ever_due:  # otherwise the printed schedule says that it does not occur
+        compares = isinstance(config, DWAConfig)  # two intervals: the first has no weights of its own
+        step = due.next_after(0)
+        step = due.next_after(step) if compares and step is not None else step
+        if step is None or step >= due.last:
+            needed = "two intervals" if compares else "an interval"
+            text = f"weighting={config.name} has no effect: the task weights change after {needed} of weighting.every="
+            notes.append(f"{text}[{','.join(config.every)}], which do not end before the last step {due.last}; set a shorter one")
+    return tuple(notes)
 
 
 def build_weighting(

@@ -70,9 +70,10 @@ REFUSED = {
     # durations
     "augment.off_last=10min": "augment.off_last",
     "trainer.length=0epochs": "trainer.length is 0epochs; it must be at least 1 step",
-    "trainer.length=10min": "a time cannot be converted to steps",
+    "trainer.length=10min": "trainer.length is 10min; it must be in epochs or steps",
     "schedule.validate=[10min]": "a time cannot be converted to steps",
-    "trainer.length=10": "it needs a unit: 10steps, 10epochs",
+    "trainer.length=10": "it needs a unit: 10steps or 10epochs",
+    "lr_scheduler.warmup=10": "it needs a unit: 10steps, 10epochs or 10%",
     "trainer.length=50%": "trainer.length is 50%; it must be in epochs or steps",
     "trainer.length=10parsecs": "a duration must be a number and a unit",
     "trainer.length=1.5steps": "the number of steps must be whole",

@@ -12,6 +12,7 @@ from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.precedence import parsed
 from linnaeus.errors import ConfigError
+from linnaeus.reporting.results import write_summary
 from linnaeus.rundir import RunDirectory
 from linnaeus.sweep.optuna_study import import_optuna
 from linnaeus.sweep.parameters import Interval, read_parameter
@@ -19,7 +20,7 @@ from linnaeus.sweep.picture import sweep_picture
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial import make_trial
-from linnaeus.sweep.trial_results import Metric, TrialResult, metric_of
+from linnaeus.sweep.trial_results import Metric, TrialResult, finished_result, metric_of
 from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_name
 from tests.runs import ROOT, VECTORS
 
@@ -78,6 +79,7 @@ REFUSED = {
     "sweep.mode=max seed=0,1": "no effect without sweep.metric",
     "sweep.metric=val/r2 seed=0,1": "set sweep.mode=min or sweep.mode=max",
     "sweep.name=a/b seed=0,1": "is not a name for a directory",
+    "trainer.length=1epochs,0steps": "trial 2 (trainer.length=0steps): trainer.length is 0steps; it must be at least 1 step",
     "sweep.params={seed:[0,1]}": "sweep.params.seed is [0, 1]; it must be a text",
     "schedule.best_monitor=val/loss,val/species/top1 seed=0,1": "cannot be compared by both",
 }
@@ -139,6 +141,18 @@ def test_metric_and_mode():
     assert metric_of(config.sweep, config) == Metric("val/species/top1", "max", True)
     assert metric_of(dataclasses.replace(config.sweep, metric="val/loss"), config) == Metric("val/loss", "min", False)
     assert metric_of(dataclasses.replace(config.sweep, metric="val/loss", mode="max"), config).mode == "max"
+
+
+@pytest.mark.parametrize("prefix, decay", [("val", "null"), ("val_ema", "0.9")])
+def test_the_metric_and_columns_of_a_trial_that_validates_averaged_weights(tmp_path, prefix, decay):
+    """Without the translation a sweep by `sweep.metric=val/...` ends with an error after its first trial with `trainer.ema_decay`."""
+    parsed_request = request("sweep=taxonomy", "head=linear,marginal", f"trainer.ema_decay={decay}", f"run.root={tmp_path}")
+    trial = make_trial(parsed_request, 1, {"head": "linear"}, check_directory=False)
+    trial.directory.mkdir(parents=True)
+    final = {f"{prefix}/hd1": 0.5, f"{prefix}/species/top1": 0.25}
+    write_summary(trial.directory / "summary.json", "finished", 5, best={}, final=final, timings={})
+    result = finished_result(trial, parsed_request.sweep)
+    assert result.value == 0.5 and result.columns == {"val/species/top1": 0.25}
 
 
 def test_the_table_and_the_picture_of_measured_trials(tmp_path):

@@ -2,8 +2,13 @@
 
 import pytest
 
+from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.errors import ConfigError
+from linnaeus.optim.lr_schedulers import Plateau
+from linnaeus.schedule import EarlyStopping, resolve_all_schedule_params
+from linnaeus.train.planning import patience_notes
 from tests import runs
+from tests.schedule.configs import make_config
 from tests.vectors import config
 
 
@@ -31,3 +36,22 @@ def test_a_monitor_without_any_validation_is_an_error(tmp_path, settings, key):
     fix = "this run makes no validation; set schedule.validate or schedule.validate_at_end=true"
     with pytest.raises(ConfigError, match=f"{key} is val/loss, but {fix}$"):
         runs.run("vectors", tmp_path, *NEVER, *settings)
+
+
+@pytest.mark.parametrize("patience", range(1, 7))
+def test_a_patience_that_the_validations_of_a_run_cannot_exhaust_is_noted(patience):
+    """Four of five validations come before the last step. Results that never improve stop the run exactly if nothing is noted."""
+    scheduler = PlateauConfig("plateau", "0steps", "val/loss", "min", 0.5, patience, 0.0)
+    config = make_config(validate=["20%"], scheduler=scheduler, early_stop={"patience": patience})
+    notes = patience_notes(config, resolve_all_schedule_params(config, 100, 10))
+    stopping, plateau = EarlyStopping(patience), Plateau(scheduler, 1.0, 0)
+    keys = ["schedule.early_stop"] * (not any([stopping.check(1.0) for _ in range(4)]))
+    keys += ["lr_scheduler"] * (not any([plateau.observe({"val/loss": 1.0}) for _ in range(4)]))
+    assert [note.split(" has no effect")[0] for note in notes] == [f"{key}.patience={patience}" for key in keys]
+    assert all("val/loss is measured 4 times before the last step" in note for note in notes)
+
+
+def test_a_run_logs_that_the_default_patience_of_a_plateau_has_no_effect(tmp_path):
+    run = runs.run("vectors", tmp_path, "lr_scheduler=plateau", "trainer.length=4steps", "schedule.validate=[25%]")
+    text = (run / "train.log").read_text()
+    assert "lr_scheduler.patience=3 has no effect: the learning rate is reduced after 4 validations" in text

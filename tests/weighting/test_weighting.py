@@ -6,7 +6,16 @@ import torch
 from linnaeus.config import compose
 from linnaeus.config.schema import VARIANTS
 from linnaeus.errors import ConfigError
-from linnaeus.weighting import FAMO, DynamicWeightAverage, FixedWeighting, GradNorm, UncertaintyWeighting, build_weighting
+from linnaeus.schedule.events import Every
+from linnaeus.weighting import (
+    FAMO,
+    DynamicWeightAverage,
+    FixedWeighting,
+    GradNorm,
+    UncertaintyWeighting,
+    build_weighting,
+    weighting_notes,
+)
 
 CPU = torch.device("cpu")
 CLASSES = {
@@ -48,3 +57,14 @@ def test_invalid_configurations_raise(name, weights, tasks, message):
     with pytest.raises(ConfigError) as error:
         build_weighting(configured(f"weighting={name}", f"weighting.weights={weights}"), tasks, CPU, accumulation=2)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, epochs, noted", [("dwa", 3, False), ("dwa", 2, True), ("dwa", 1, True), ("famo", 2, False), ("famo", 1, True)]
+)
+def test_a_weighting_that_changes_no_weight_before_the_last_update_is_noted(name, epochs, noted):
+    """With `weighting.every=[1epochs]`. The first weights of dwa come after the second interval, and act from the next update on."""
+    last = 10 * epochs
+    due = Every.resolve(["1epochs"], "weighting.every", last, 10, last)
+    notes = weighting_notes(configured(f"weighting={name}", "weighting.every=[1epochs]"), due)
+    assert [f"weighting={name} has no effect" in note for note in notes] == [True] * noted

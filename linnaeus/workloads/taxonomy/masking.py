@@ -42,12 +42,16 @@ class MetadataMasking:
 
     def __init__(self, config: ScheduleConfig, components: Sequence[str], seed: int) -> None:
         """Read the combinations of components to mask, and their weights, from `config`. Raise `ConfigError` for a name not in
-        `components`, and for invalid weights."""
+        `components`, for a combination that is listed twice, and for invalid weights."""
         listed: Sequence[Sequence[str]] = config.partial_mask_whitelist
         if not listed:  # draw from all proper subsets
             listed = [names for size in range(1, len(components)) for names in combinations(components, size)]
         weights = _weights(config, len(listed))
         rows = [component_mask(names, components, "schedule.partial_mask_whitelist") for names in listed]
+        for i, names in enumerate(map(set, listed)):
+            if names in map(set, listed[:i]):
+                once = "list it once, with a larger weight in schedule.partial_mask_weights"
+                raise ConfigError(f"schedule.partial_mask_whitelist[{i}] is listed twice; {once}")
         self.seed = seed
         self.choices = np.array(rows, dtype=bool).reshape(len(listed), len(components))  # [C, M]: True for a masked component
         self.cumulative = np.cumsum(weights) / np.sum(weights) if len(weights) else weights  # float64 [C]: cumulative probability

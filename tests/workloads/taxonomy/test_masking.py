@@ -75,6 +75,7 @@ def test_golden_masks():
         ([["WEATHER"]], [], "partial_mask_whitelist: 'WEATHER'"),
         ([["SPATIAL", "SPATIAL"]], [], "partial_mask_whitelist"),
         ([[]], [], "partial_mask_whitelist"),
+        ([["SPATIAL"], ["SPATIAL", "TEMPORAL"], ["TEMPORAL", "SPATIAL"]], [], "partial_mask_whitelist\\[2\\] is listed twice"),
         ([["SPATIAL"]], [1.0, 2.0], "partial_mask_weights has 2 weights for the 1"),
         ([], [1.0], "partial_mask_weights"),
         ([["SPATIAL"]], [0.0], "partial_mask_weights"),

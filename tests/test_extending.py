@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from linnaeus import load_model
 from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
-FILE = re.compile(r"`(mylab/[\w/.]+)`:\n\n```(?:python|yaml)\n(.*?)```", re.S)
+FILE = re.compile(r"`(mylab/[\w/.]+)`[^`:]*:\n\n```(?:python|yaml)\n(.*?)```", re.S)
 SMALL = ["logger.report=false", "logger.console=plain", "data.validation_batch=16", "schedule.validate_partial_mask_meta=[]"]
 SMALL += ["schedule.partial_combinations=[]"]
 BIOTA = [*SMALL, "plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "data.image_size=16", "trainer.length=2epochs"]
@@ -106,3 +108,16 @@ def test_a_workload(lab: Path, real: bool):
     (row, *_) = [row for row in map(json.loads, path.read_text().splitlines()) if "train/loss" in row]
     assert row["train/loss"] == pytest.approx((row["train/line/loss"] + row["train/parabola/loss"]) / 2)
     assert row["train/line/loss"] != row["train/parabola/loss"]
+
+
+def test_the_trained_model_of_a_workload_is_loaded(lab: Path, monkeypatch: pytest.MonkeyPatch):
+    train(lab, "experiment=lines", "run.name=used", "trainer.length=40steps", "optimizer.lr=0.03")
+    (run,) = lab.glob("outputs/*/used")
+    monkeypatch.syspath_prepend(lab)
+    try:
+        answers = load_model(run)({"x": torch.tensor([-0.5, 0.5])})
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+            del sys.modules[name]
+    expected = torch.tensor([[-0.5, 0.25], [2.5, 0.25]])  # 3 x + 1 and x^2
+    assert (answers - expected).abs().max() < 0.5

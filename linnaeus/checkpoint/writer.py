@@ -149,7 +149,12 @@ class CheckpointWriter:
     def _fail(self, step: int, error: OSError | CheckpointDamaged) -> None:
         self.failure = f"step {step}: {system_reason(error)}"
         newest = self.newest_intact()
-        left = "There is NO checkpoint to resume from" if newest is None else f"The newest intact checkpoint is that of step {newest}"
+        if newest is None:
+            left = "There is NO checkpoint to resume from"
+        elif newest == step:  # saved before its validation, and not again after it
+            left = "An earlier save of this step is intact"
+        else:
+            left = f"The newest intact checkpoint is that of step {newest}"
         remedy = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the disk")
         log.error(
             "the checkpoint of step %d could NOT be written: %s. %s; training continues and the next save tries again: %s",

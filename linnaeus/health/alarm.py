@@ -17,7 +17,7 @@ KINDS = {  # kind -> advice
     "task_weights": "look at train/<task>/weight; weighting=fixed keeps them constant",
     "no_progress": "check that the labels belong to the samples, then try other values of optimizer.lr",
     "shuffled_labels": "check that the training labels belong to their samples, and that both sets have the same numbering of classes",
-    "label_shift": "check how both sets were drawn: the model learns the class frequencies of training; see also data.sampling",
+    "label_shift": "check how both sets were drawn: the model learns the class frequencies of training",
     "validation_gap": "check that both sets have the same classes and labels; if they have, the model overfits",
 }
 # Alarms about times and memory, which differ between equal runs. `text` has step, process rank and advice. Rank 0 writes them to the log

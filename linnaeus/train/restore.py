@@ -91,13 +91,12 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
     t.first_step, t.first_sample, t.first_unit = t.progress.global_step, t.progress.samples_seen, t.progress.units_seen
     resume_outputs(t, found)
     log.info("continuing at step %s of %s from %s", f"{t.progress.global_step:,}", f"{t.progress.expected_total_steps:,}", found.path)
-    now, before = t.context.world_size, found.state["world_size"]
-    if now != before and t.order.anywhere:
-        log.info("%d processes now, %d when the checkpoint was written: the updates are the same bit for bit", now, before)
-    elif now != before:
-        log.warning(
-            "%d processes now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit", now, before
-        )
+    if t.context.world_size != found.state["world_size"]:
+        now, before = counted(t.context.world_size, "process"), found.state["world_size"]
+        if t.order.anywhere:
+            log.info("%s now, %d when the checkpoint was written: the updates are the same bit for bit", now, before)
+        else:
+            log.warning("%s now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit", now, before)
 
 
 def load_parts(t: Training, found: LoadedCheckpoint) -> None:

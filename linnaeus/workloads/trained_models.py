@@ -38,7 +38,9 @@ def trained_module(path: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name not in (module, f"{module}.trained"):
             raise
-        raise ConfigError(f"{path} is of workload={name}, whose models cannot be loaded: {module} has no module `trained`") from None
+        raise ConfigError(
+            f"{path} is of workload={name}, whose models cannot be loaded: {module} has no module `trained`; docs/extending.md shows one"
+        ) from None
 
 
 def workload_of(path: Path) -> str:

@@ -261,7 +261,11 @@ def test_a_failed_save_of_the_same_step_keeps_the_first_one(
         patch.setattr(os, "rename", failing)
         saving.save(1, **payload(1, attempt=2))
         saving.wait()
-    assert len(errors()) == 1 and saving.failure
+    assert (
+        len(lines := errors()) == 1
+        and "written: Input/output error. An earlier save of this step is intact; training" in lines[0]
+        and saving.failure
+    )
     assert os.listdir(saving.directory) == ["step-00000001"]
     assert "attempt" not in auto_resume_helper(saving.directory).checkpoint.state  # type: ignore[union-attr]
 

@@ -78,7 +78,7 @@ def test_a_run_that_trains_the_head_alone_equals_that_of_the_replicated_head(pro
 def test_a_run_that_changes_its_processes_and_its_head_equals_that_of_the_replicated_head(changed):
     check_equal(changed / "one", changed / "chain")
     text = (changed / "chain" / RUN / "train.log").read_text()
-    assert "2 processes now, 1 when the checkpoint was written" in text and "1 processes now, 3 when" in text
+    assert "2 processes now, 1 when the checkpoint was written" in text and "1 process now, 3 when" in text
 
 
 def check_equal(one: Path, other: Path) -> None:

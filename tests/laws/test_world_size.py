@@ -67,5 +67,5 @@ def test_negative_control_another_sample_is_seen(roots):
 def test_the_change_is_said_and_the_accumulation_follows(roots):
     name, _, changed = roots
     text = (changed / name / "run" / "train.log").read_text()
-    assert "2 processes now, 1 when the checkpoint was written" in text and "1 processes now, 2 when" in text
+    assert "2 processes now, 1 when the checkpoint was written" in text and "1 process now, 2 when" in text
     assert "32 = micro-batch 8 x 4 accumulation steps x 1 process" in text and "micro-batch 8 x 2 accumulation steps x 2 processes" in text

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from linnaeus.health import HealthMonitor, ValidationNumbers, label_statistics
+from linnaeus.health.alarm import KINDS
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import report_page
 from linnaeus.workloads.language.token_array import COUNTED, TokensInMemory, token_counts
@@ -145,3 +147,7 @@ def test_counts_of_a_long_text_are_of_all_its_parts() -> None:
     counts = token_counts(TokensInMemory(tokens), 5)
     assert counts.sum() <= COUNTED and counts[4] == 0 and all(0.24 < share < 0.26 for share in counts[:4] / counts.sum())
     assert token_counts(TokensInMemory(np.array([1, 1, 2])), 4).tolist() == [0, 2, 1, 0]
+
+
+def test_the_advice_of_an_alarm_names_no_key_that_only_some_workloads_have() -> None:
+    assert not [text for text in KINDS.values() if re.search(r"\b(data|model|head|loss|augment)\.", text)]

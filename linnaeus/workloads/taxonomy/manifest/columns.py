@@ -117,9 +117,11 @@ def _find_ranks(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]
     spellings = {rank: (rank, f"taxon{rank}name") for rank in KNOWN_RANKS}  # iNaturalist: taxon_genus_name
     ranks = dict(config.rank_columns) or {r: by_name[n] for r, names in spellings.items() for n in reversed(names) if n in by_name}
     if not ranks:
+        named = config.ranks if config.ranks and set(config.ranks) <= set(header) else []
+        example = ", ".join(f"{name}: {name}" for name in named) or "genus: COLUMN, species: COLUMN"
         raise ConfigError(
-            f"data.rank_columns: no column is named like a taxonomic rank; set {{RANK: COLUMN}}, such as {{genus: COLUMN}}; "
-            f"the columns are {list_some(header)}"
+            f"data.rank_columns: no column is named like a taxonomic rank; name the columns of the ranks, coarse to fine: "
+            f"'data.rank_columns={{{example}}}'; the columns are {list_some(header)}"
         )
     if "|" in "".join(ranks):
         raise ConfigError(f"data.rank_columns: the name of a rank must not contain '|': {list(ranks)}")

@@ -218,6 +218,8 @@ def test_mistakes_are_errors_of_one_line(build_rows, keys, message):
 def test_a_manifest_without_ranks_classes_or_file_is_an_error(build_rows, manifest_config, tmp_path):
     with pytest.raises(ConfigError, match="no column is named like a taxonomic rank"):
         build_rows([{"path": "a.png", "label": "x"}])
+    with pytest.raises(ConfigError, match=r"coarse to fine: .data.rank_columns=\{group: group, item: item\}"):
+        build_rows([{"path": "a.png", "group": "x", "item": "y"}], ranks=["group", "item"])
     with pytest.raises(ConfigError, match="more than one class"):
         build_rows([{"path": f"{i}.png", "species": "x"} for i in range(9)])
     with pytest.raises(ConfigError, match=r"data\.path"):

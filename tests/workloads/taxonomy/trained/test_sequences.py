@@ -225,6 +225,7 @@ def test_each_format_has_the_answer_of_the_sequence(finished, manifest, tmp_path
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["--sequence", ""], "--sequence is empty"),
         (["--sequence", "nothing"], "--sequence: the manifest has no column 'nothing'"),
         (["--sequence", "burst", "--together", "sum"], "argument --together: invalid choice: 'sum'"),
         (["--format", "camtrap_dp", "--sequence", "station"], "has photographs of several deployments"),

@@ -85,6 +85,8 @@ def _check(options: argparse.Namespace) -> None:
     check_ranges(options, {"top": (1, 1000)})
     if options.together and not options.sequence:
         raise ConfigError(f"--together {options.together} has no effect without --sequence COLUMN; leave it out")
+    if options.sequence == "":
+        raise ConfigError("--sequence is empty; give the name of a column of the manifest")
     if options.sequence and not options.manifest:
         raise ConfigError(f"--sequence {options.sequence} has no effect without --manifest, whose column it is; leave it out")
 

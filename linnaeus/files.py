@@ -265,6 +265,15 @@ def is_directory(path: Path) -> bool:
     return exists(path, stat.S_ISDIR)
 
 
+def refuse_read_only(folder: Path, name: str, remedy: str) -> None:
+    """Raise `ConfigError` if no file can be made in `folder`, or, if it does not exist, in the nearest folder above it.
+
+    Call this before a long computation whose results go there. `name`: the argument that gave the folder, for the message, such as RUN."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name}: {nearest} cannot be written; {remedy}")
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file as a dict. Return None if the file does not exist or does not contain a JSON object.
 

@@ -10,7 +10,7 @@ rename within one directory is atomic on POSIX file systems. A killed process le
 the next process has locked the run directory.
 """
 
-from linnaeus.files.atomic import TEMPORARY, atomic_file, no_follow, refuse_links, sync_file, write_atomic
+from linnaeus.files.atomic import TEMPORARY, atomic_file, no_follow, refuse_links, refuse_read_only, sync_file, write_atomic
 from linnaeus.files.directories import (
     ABANDONED_AFTER,
     REPLACED,
@@ -64,6 +64,7 @@ __all__ = [
     "read_json",
     "read_or_refuse",
     "refuse_links",
+    "refuse_read_only",
     "remove_abandoned",
     "remove_directory",
     "remove_or_warn",

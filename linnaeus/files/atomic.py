@@ -75,3 +75,12 @@ def sync_file(path: Path | str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
+
+
+def refuse_read_only(folder: Path, name: str, remedy: str) -> None:
+    """Raise `ConfigError` if no file can be made in `folder`, or, if it does not exist, in the nearest folder above it.
+
+    Call this before a long computation whose results go there. `name`: the argument that gave the folder, for the message, such as RUN."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name}: {nearest} cannot be written; {remedy}")

@@ -131,8 +131,12 @@ def exclusive(path: Path, target: str, wait: bool) -> Iterator[None]:
     """Return a context manager that holds a lock for (run directory `path`, `target`) while its block runs. The kernel releases the lock if
     the process is killed.
 
-    While another process has the lock, wait if `wait` is True; otherwise raise `ConfigError`."""
-    descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
+    While another process has the lock, wait if `wait` is True; otherwise raise `ConfigError`. Also raise it if the directory cannot be
+    written."""
+    try:
+        descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise ConfigError(f"RUN: {path} cannot be written ({error.strerror}); copy the run to a folder that you may write to") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

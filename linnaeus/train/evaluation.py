@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnaeus.errors import ConfigError, counted
-from linnaeus.files import text_digest, to_csv, to_json, write_atomic
+from linnaeus.files import refuse_read_only, text_digest, to_csv, to_json, write_atomic
 
 if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
@@ -73,9 +73,10 @@ def evaluate(
     weights = read_initial_weights(str(run), "--checkpoint", checkpoint)
     found = re.search(r"step-(\d+)", weights.source)
     step = int(found[1]) if found else 0
-    scored = [_score_variant(run, split, overrides, weights, variant) for variant in variants]
     name = f"{split}-step-{step:08d}" + (f"-{text_digest(' '.join(overrides))[:8]}" if overrides else "")
     folder = output or run / "evaluations" / name
+    refuse_read_only(folder, "--output", "choose another folder")
+    scored = [_score_variant(run, split, overrides, weights, variant) for variant in variants]
     record = {"run": str(run), "split": split, "checkpoint": weights.source, "global_step": step}
     files = [path for one in scored for path in _write(one, one.variant.folder(folder), record)]
     table = scored[0].table if len(scored) == 1 else compare(scored)

@@ -20,7 +20,7 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.model_options import add_model, add_model_options
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError, counted
-from linnaeus.files import to_json, write_atomic
+from linnaeus.files import refuse_read_only, to_json, write_atomic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +76,7 @@ def calibrate(options: argparse.Namespace) -> list[str]:
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle; calibrate the run and export it again")
+    refuse_read_only(options.run, "RUN", "copy the run to a folder that you may write to")
     parts = load_parts(options.run, options.checkpoint, calibrated=False)
     model = TrainedClassifier(*parts, device=options.device or "cpu")
     model.use_prior(_trained_prior(options.run, model) if options.prior else None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from linnaeus.config.model_options import use_threads
 from linnaeus.errors import ConfigError, counted, escaped, list_some
+from linnaeus.files import refuse_read_only
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, group_note, read_labels
@@ -37,6 +38,8 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
     if options.output is not None and options.output.exists() and not options.output.is_dir():
         raise ConfigError(f"--output: {options.output} is not a folder; choose another one")
+    if options.output is not None:
+        refuse_read_only(options.output, "--output", "choose another folder")
     threads, others = use_threads(options), None if options.outside is None else folder_inputs(options.outside)
     paths = [options.model, *(options.compare or [])]
     restricted = [restrict(_load(path, options, paths), options.checklist, region=options.region) for path in paths]

@@ -13,6 +13,7 @@ import numpy as np
 from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.dates import first_date
 from linnaeus.workloads.taxonomy.manifest.ranks import RANK_ORDER
 
 _BINOMIAL = re.compile(r"([×x]\s?)?([^\W\d_][\w-]+)(?:\s+\([^\W\d_][\w-]+\))?\s+([×x]\s?)?([^\W\d_A-Z][\w-]+)(?=[\s.]|$)")
@@ -135,14 +136,15 @@ def drop_invalid(columns: dict[str, Column], notes: list[str]) -> None:
 
 
 def fill_date(columns: dict[str, Column], notes: list[str]) -> None:
-    """Fill empty cells of `eventDate` with the year, month and day, if all three are known."""
+    """Fill empty cells of `eventDate`, and cells with only the same year or month, with the year, month and day, if all three are known."""
     parts = [columns.get(term) for term in DATES[1:]]
     if any(part is None for part in parts):
         return
     whole = combined([part for part in parts if part is not None], _iso_date)
     given = columns.get("eventDate", blank(len(whole.codes)))
-    columns["eventDate"] = filled = first_known(given, whole)
-    if added := _known(filled) - _known(given):
+    new = combined([given, whole], lambda own, full: full if is_null(own) or _completes(own, full) else "")
+    columns["eventDate"] = first_known(new, given)
+    if added := _known(new):
         notes.append(f"{counted(added, 'date')} from year, month and day")
 
 
@@ -177,6 +179,11 @@ def emptied(column: Column, where: np.ndarray) -> Column:
     if not where.any():
         return column
     return Column(np.where(where, len(column.values), column.codes).astype(np.int32), [*column.values, ""])
+
+
+def _completes(own: str, full: str) -> bool:
+    """Return True if the date `full`, with a day, is in the year or the month `own`. Some archives write 0 for an unknown day."""
+    return full.startswith(f"{own}-") and not isinstance(first_date(full), str)
 
 
 def _iso_date(year: str, month: str, day: str) -> str:

@@ -206,6 +206,15 @@ def test_links_in_the_records_and_files_named_by_ids(tmp_path):
     assert rows.excluded == {"record without a photograph": 1}
 
 
+def test_a_date_without_a_day_is_completed_by_year_month_and_day(tmp_path):
+    dates = ["2019", "2019-05", "2019-05-09", "2018", "2019-04", "", "2019-05-01/2019-05-03", "NA"]
+    core = occurrences(9, eventDate=[*dates, "2019-05"], year="2019", month="5", day=["7"] * 8 + ["0"])
+    rows = read(tmp_path, archive(core), "data.components=[TEMPORAL]", photographs=range(9))
+    days = [round(float(day) * 365) + 1 if day == day else None for day in rows.metadata.day]
+    assert days == [127, 127, 129, None, 105, 127, 122, 127, 136]  # 127: the 7th of May, which 2018 and 2019-04 contradict
+    assert "4 dates from year, month and day" in rows.notes
+
+
 def test_an_archive_without_records_is_one_line(tmp_path):
     core = occurrences(2, occurrenceID=["a", "b"])
     members = archive(core, [row | {"occurrenceID": "a"} for row in links(core)])

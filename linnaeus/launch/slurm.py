@@ -76,7 +76,7 @@ class SlurmLauncher:
         name = job_name(job.directory)
         self._query()
         if self._query_error:  # an earlier job may be in the queue; a second one would run in the same directory
-            raise ConfigError(f"launch=slurm: SLURM does not answer ({self._query_error}); try again later")
+            raise ConfigError(f"launch=slurm: SLURM does not answer ({self._query_error}); start on a login node of the cluster, or later")
         number = next((number for number, entry in self._queue.items() if entry.name == name), None)
         if number is not None:
             log.info("%s: SLURM job %s of an earlier command continues; its output is in %s", job.directory, number, log_path(job))

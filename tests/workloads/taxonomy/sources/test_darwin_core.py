@@ -195,11 +195,6 @@ def test_links_in_the_records_and_files_named_by_ids(tmp_path):
     assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"] and len(set(rows.labels[:, 1].tolist())) == 1
     assert rows.excluded == {"record without a photograph": 2}
     (tmp_path / "1_2.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
-    rows = (
-        read(tmp_path / "", archive(occurrences(9)) | {"unused.txt": b"", "meta.xml": archive(occurrences(9))["meta.xml"]})
-        if False
-        else None
-    )
     by_id = write(tmp_path / "by_id", archive(occurrences(9)))
     rows = read_clean(runs.composed(["data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}"]).data)[0]
     assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "1_2.jpg", *(f"{i}.jpg" for i in range(2, 8))]

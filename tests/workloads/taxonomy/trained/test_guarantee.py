@@ -360,7 +360,7 @@ def test_the_precision_of_the_answers_is_printed(finished, calibrated, tmp_path,
     assert "precision of the answers: 0.1 (calibrated for 0.1, 0.5)" in capsys.readouterr().out
     assert predict_cli.main([*words, "--precision", "0.5"]) == 0
     printed = capsys.readouterr().out
-    assert "no answers: no threshold reaches the precision 0.5 (calibrated for 0.1, 0.5)" in printed
+    assert "no answers: no threshold reaches the precision 0.5 (calibrated for 0.1, 0.5); use --precision 0.1" in printed
     assert "1 of 1 photograph answered" in printed and "0 of them have a taxon with the stated precision" in printed
 
 

@@ -41,11 +41,11 @@ def _backbone(description: Description) -> str:
 
 
 def _strangers(calibration: Calibration | None) -> str:
-    """Return what the model answers for a photograph of another organism, in Markdown."""
+    """Return what the model answers for a photograph of something else, in Markdown."""
     if calibration is None or not calibration.familiar or not calibration.kept:
-        return "A photograph of another organism gets one of them."
+        return "A photograph of anything else gets one of them."
     return (
-        'A photograph of another organism gets one of them, or the answer "none of these" if its familiarity is below '
+        'A photograph of anything else gets one of them, or the answer "none of these" if its familiarity is below '
         f"{calibration.familiar:.4f}. {100 * calibration.kept:g} % of the photographs of the model's taxa have at least that."
     )
 

@@ -196,7 +196,9 @@ def _calibration_notes(model: TrainedClassifier, asked: Asked, together: bool) -
         return ["the model is not calibrated: probabilities are those of the network"]
     fitted = ", ".join(f"{one.precision:g}" for one in model.calibration.precisions)
     if asked.threshold > 1:
-        return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); use a lower --precision"]
+        reached = " or ".join(f"--precision {one.precision:g}" for one in model.calibration.precisions if one.threshold <= 1)
+        remedy = f"use {reached}" if reached else "calibrate with more photographs, or for a lower precision"
+        return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); {remedy}"]
     single = ["the calibration was fitted on single photographs: its precision is not promised for sequences"] if together else []
     return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})", *single]
 

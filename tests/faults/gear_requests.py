@@ -45,6 +45,12 @@ def check(number: int, seed: int, folder: Path, size: int = REQUESTS) -> tuple[s
     return f"{method}, {size} requests, {unmet} of them with a reason", failures
 
 
+def warm() -> None:
+    """Build the networks before the threads of the cases start: Hydra has one state for the process."""
+    for code in CODES:
+        network(code)
+
+
 @functools.cache
 def network(code: str) -> LoadoutModel:
     config = runs.composed(["workload=loadout", f"data.code={code}", "model.width=32"])

@@ -154,11 +154,17 @@ def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, C
     place = {name: mapped(deployments.columns[name], str, row) for name in ("latitude", "longitude", "coordinateUncertainty", "locationID")}
     return {
         **place,
-        "date": mapped(time, lambda text: text.partition("T")[0], dated),
-        "time": mapped(time, lambda text: text.partition("T")[2], dated),
+        "date": mapped(time, lambda text: _parts(text)[0], dated),
+        "time": mapped(time, lambda text: _parts(text)[1], dated),
         "mediaID": media.columns["mediaID"],
         "deploymentID": media.columns["deploymentID"],
     }
+
+
+def _parts(timestamp: str) -> tuple[str, str]:
+    """Return the date and the time of a timestamp. The two are separated by T, or by a space, as programs for tables write it."""
+    date, _, time = timestamp.strip().replace(" ", "T", 1).partition("T")
+    return date, time
 
 
 def _true(column: Column) -> np.ndarray:

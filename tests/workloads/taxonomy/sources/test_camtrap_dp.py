@@ -180,6 +180,17 @@ def test_times_without_a_zone_are_compared_only_with_others_without(trap):
     assert trap.found() == ({"t0": FOX, "t1": BADGER}, {})
 
 
+def test_a_space_in_place_of_the_t_of_a_timestamp(trap):
+    trap.add(2)
+    trap.observations += [seen(FOX, "t0"), seen(BADGER, "t1")]
+    before = trap.source().metadata
+    assert not np.isnan(before.hour).any()
+    for row in trap.media:
+        row["timestamp"] = row["timestamp"].replace("T", " ")
+    after = trap.source().metadata
+    assert np.array_equal(before.hour, after.hour) and np.array_equal(before.day, after.day)
+
+
 def test_the_level_of_observations_is_chosen(trap):
     trap.add(3)
     trap.observations += [seen(FOX, window=(0, 10)), seen(BADGER, "t1"), seen(HERON, "t2"), seen(HERON, "elsewhere")]

@@ -13,7 +13,6 @@ this option (`follower.py`).
 import argparse
 import contextlib
 import fcntl
-import importlib.util
 import os
 import select
 import signal
@@ -25,7 +24,7 @@ from pathlib import Path
 from linnaeus.errors import ConfigError, RunFailed, counted, one_line
 from linnaeus.files import no_follow
 from linnaeus.reporting.saved_rows import STREAMS, SavedRows, open_run
-from linnaeus.reporting.targets import FOLLOWED, PACKAGES, Target, open_target
+from linnaeus.reporting.targets import FOLLOWED, PACKAGES, Target, missing_package, open_target
 from linnaeus.rundir.lock import has_owner
 from linnaeus.rundir.saved_run import without_comparison
 
@@ -59,9 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     options = parse(arguments)
     with user_errors(2):
-        package = PACKAGES[options.to]
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"--to {options.to} needs the package {package}: pip install 'linnaeus[{package}]'")
+        if missing := missing_package(options.to):
+            raise ConfigError(f"--to {options.to} {missing}")
         for path in without_comparison(options.runs):
             if options.follow:
                 follow(path, options)

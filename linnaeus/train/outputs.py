@@ -314,10 +314,16 @@ def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
         loggers.append(CsvLogger(path))
     if chosen.mlflow or chosen.trackio:
         from linnaeus.reporting.follower import Follower
+        from linnaeus.reporting.targets import missing_package
 
         address = {} if chosen.mlflow_uri is None else {"MLFLOW_TRACKING_URI": chosen.mlflow_uri}
-        loggers += [Follower(path, "mlflow", environment=address)] if chosen.mlflow else []
-        loggers += [Follower(path, "trackio", ("--project", chosen.wandb_project))] if chosen.trackio else []
+        followed: list[tuple[str, tuple[str, ...], dict[str, str]]] = [("mlflow", (), address)] if chosen.mlflow else []
+        followed += [("trackio", ("--project", chosen.wandb_project), {})] if chosen.trackio else []
+        for target, options, environment in followed:
+            if missing := missing_package(target):
+                log.warning(f"logger.{target} {missing}; no rows are sent, and training continues")
+            else:
+                loggers.append(Follower(path, target, options, environment))
     return loggers
 
 

@@ -86,6 +86,7 @@ def followers(config: Any) -> list[Any]:
     """Return the arguments of the processes that send rows beside a run."""
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("linnaeus.reporting.targets.missing_package", lambda target: "")
         patch.setattr("linnaeus.reporting.follower.Follower", lambda path, *words, **named: found.append((words, named)) or ())
         build_loggers(config, SimpleNamespace(path=Path("run")))
     return found

@@ -206,7 +206,7 @@ def test_a_folder_that_is_not_a_run_and_a_package_that_is_missing(
     with pytest.raises(SystemExit) as ended:
         main([str(run.parent), "--to", "csv"])
     assert ended.value.code == 2 and "is not a run directory" in capsys.readouterr().err
-    monkeypatch.setattr(replay_rows.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as ended:
         main([str(run), "--to", "mlflow"])
     assert ended.value.code == 2 and "pip install 'linnaeus[mlflow]'" in capsys.readouterr().err
@@ -289,7 +289,7 @@ def test_a_replay_beside_another_process_that_sends_is_one_line(
     run: Path, target: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with `logger.mlflow=true` has such a process until its end, for which a second replay would wait in silence."""
-    monkeypatch.setattr(replay_rows.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     opened, flock = mock.Mock(return_value=mock.Mock(send=lambda run: 0, place="there")), fcntl.flock
     monkeypatch.setattr(replay_rows, "_open", opened)
 
@@ -394,6 +394,17 @@ def test_the_process_beside_a_run_sends_its_rows_and_may_be_killed(run: Path, wa
         sinks.close()
     assert in_trackio(run) == in_files(run)
     assert len(warnings) == 1 and "`linnaeus replay` sends the rest" in warnings[0] and "training continues" in warnings[0]
+
+
+@pytest.mark.parametrize("target", ["mlflow", "trackio"])
+def test_a_missing_package_is_one_line_at_the_start(
+    target: str, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = runs.configuration("vectors", tmp_path, f"logger.{target}=true")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert outputs.build_loggers(config, mock.Mock(path=tmp_path)) == []
+    line = f"logger.{target} needs the package {target}: pip install 'linnaeus[{target}]'; no rows are sent, and training continues"
+    assert warnings == [line]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A target reads the rows that its destination contains, and sends the missing row
 even if the target is called several times. Destinations that are files in the run directory are replaced by complete files instead.
 """
 
+import importlib.util
 from typing import Any, Protocol
 
 from linnaeus.reporting.rows import Row
@@ -11,6 +12,14 @@ from linnaeus.reporting.saved_rows import SavedRows
 
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow", "trackio": "trackio", "csv": None}  # None: no package
 FOLLOWED = ("mlflow", "trackio")  # targets that a process beside the run feeds while it trains
+
+
+def missing_package(target: str) -> str:
+    """Return a line that says which package `target` needs and how to install it; "" if the package is installed, or none is needed."""
+    package = PACKAGES[target]
+    if package is None or importlib.util.find_spec(package) is not None:
+        return ""
+    return f"needs the package {package}: pip install 'linnaeus[{package}]'"
 
 
 class Target(Protocol):
@@ -48,4 +57,4 @@ def open_target(name: str, run: SavedRows, **options: Any) -> Target:
     return EventFiles(run) if name == "tensorboard" else CsvFiles(run)
 
 
-__all__ = ["FOLLOWED", "PACKAGES", "Row", "SavedRows", "Target", "open_target"]
+__all__ = ["FOLLOWED", "PACKAGES", "Row", "SavedRows", "Target", "missing_package", "open_target"]

@@ -133,7 +133,7 @@ def test_homonyms_of_the_model_are_told_apart_by_the_coarser_ranks_of_a_table(ra
 
 
 def test_a_homonym_that_the_model_does_not_have_is_not_matched(tmp_path):
-    """Of the genus Morus, the model has only the plant. A genus that was moved to another family is still found."""
+    """Check two cases: a homonym that the model lacks is not matched, and a genus that was moved to another family is."""
     plants = [line.split() for line in LINEAGES if line.startswith("Plantae") and len(line.split()) == 6]
     index = TaxonIndex(TaxonomyTree.from_lineages(RANKS, np.array(plants))[0])
     moved = ("Plantae", "Magnoliopsida", "Rosales", "Urticaceae", "Morus")

@@ -288,9 +288,11 @@ def test_wandb_not_installed(tmp_path: Path, warnings: list[str], monkeypatch: p
     assert not logger.active and len(warnings) == 1
 
 
-def test_tensorboard_has_the_rows_and_purges_those_that_are_logged_again(tmp_path: Path) -> None:
+def test_tensorboard_has_the_rows_and_purges_those_that_are_logged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for start, rows in ((0, {1: 1.0, 2: 2.0, 3: 3.0}), (1, {2: 20.0})):
+        # The files are read in the order of their names, which begin with the second and end with a number per process: 10 sorts before 9.
+        monkeypatch.setattr(time, "time", lambda start=start: 1_800_000_000.0 + start)
         logger = TensorBoardLogger(tmp_path)
         logger.start(start)
         for step, value in rows.items():

@@ -16,16 +16,18 @@ COMMON = [  # of every run of linnaeus: without reports and logs, which the scri
     "trainer.num_workers=0",
 ]
 SCRIPT = {  # name -> words of the script
-    "lr 0.001, 64 px": ["--lr", "0.001", "--size", "64"],
+    "lr 0.003, 48 px": ["--lr", "0.003", "--size", "48"],
     "lr 0.003, 64 px": ["--lr", "0.003", "--size", "64"],
     "lr 0.003, 96 px": ["--lr", "0.003", "--size", "96"],
+    "lr 0.001, 64 px": ["--lr", "0.001", "--size", "64"],
     "lr 0.003, 64 px, strong": ["--lr", "0.003", "--size", "64", "--strong"],
 }
 OURS = {  # name -> overrides on top of `COMMON`
     "photos": [],
+    "photos, 48 px": ["data.image_size=48"],
     "photos, 96 px": ["data.image_size=96"],
-    "photos, linear": ["head=linear"],
-    "photos, mixed pairs": ["schedule.mixup_prob.start=0.5", "schedule.mixup_prob.end=0.5"],
+    "photos, 64 px, linear": ["data.image_size=64", "head=linear"],
+    "photos, 64 px, equal weights": ["data.image_size=64", "weighting.weights={}"],
 }
 
 

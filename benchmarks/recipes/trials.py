@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import SETS, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
-MARGIN = 0.98  # share of the CPU time that is planned: the rate of epochs varies by a few percent
+MARGIN = 0.98  # share of the CPU time that is planned
 Measures = dict[str, float]
 
 
@@ -81,31 +82,43 @@ class Study:
         return self.once(name, [*overrides, f"{seed}"], train)
 
     def _epochs(self, name: str, fixed: Sequence[str], overrides: Sequence[str]) -> int:
-        """Return the number of epochs that fit into the CPU time, from two short runs: one epoch, and about a quarter of the time."""
+        """Return the number of epochs that fit into the CPU time.
+
+        The time of an epoch is measured by two short runs, one epoch and about a quarter of the time, and then by every finished trial of
+        the same settings: the rate of two short runs alone was wrong by up to a half on a machine with other guests."""
 
         def measure(folder: Path) -> dict[str, Measures]:
             short = train_ours(folder / "short", [*fixed, *overrides, "trainer.length=1epochs"])
             more = max(int(0.25 * self.seconds(name) / short), 2)
             long = train_ours(folder / "long", [*fixed, *overrides, f"trainer.length={1 + more}epochs"])
             epoch = max(long - short, 1e-3) / more
-            return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0)}}
+            return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0), "epochs": more}}
 
-        cost = self.once(name, ["length", describe_machine()["cpu"], *overrides], measure)["cost"]  # once on each make of CPU
-        return max(int((MARGIN * self.seconds(name) - cost["rest"]) / cost["epoch"]), 1)
+        cpu = describe_machine()["cpu"]  # the times of another make of CPU are not used
+        cost = self.once(name, ["length", cpu, *overrides], measure)["cost"]
+        trials = [
+            line["cost"] for line in self._lines() if line["set"] == name and line["words"][:-1] == [*overrides] and line["cpu"] == cpu
+        ]
+        epochs = sum((trial["epochs"] for trial in trials), cost["epochs"])
+        seconds = sum((trial["cpu_seconds"] - cost["rest"] for trial in trials), cost["epochs"] * cost["epoch"])
+        return max(int((MARGIN * self.seconds(name) - cost["rest"]) / (seconds / epochs)), 1)
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """Return the finished trials of the file of results."""
+        return [json.loads(line) for line in self.results.read_text().splitlines()] if self.results.exists() else []
 
     def once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
         """Return the result of a trial; `name` and `words` identify it.
 
         If the file of results has it, return that. Otherwise call `work` with a new folder, and append its result to the file."""
         trial = {"set": name, "cpu_seconds": self.seconds(name), "unlabelled": self.unlabelled, "unseen": self.unseen, "words": [*words]}
-        for line in self.results.read_text().splitlines() if self.results.exists() else []:
-            finished = json.loads(line)
-            if all(finished.get(key, 0.0) == value for key, value in trial.items()):  # lines before `unseen` have no such key
-                return {key: value for key, value in finished.items() if key not in trial}
+        for finished in self._lines():
+            if all(finished[key] == value for key, value in trial.items()):
+                return {key: finished[key] for key in ("val", "test", "cost") if key in finished}
         with tempfile.TemporaryDirectory(dir=self.root) as folder:
             found = work(Path(folder))
         with self.lock, self.results.open("a") as file:
-            file.write(json.dumps(trial | found) + "\n")
+            file.write(json.dumps(trial | {"cpu": describe_machine()["cpu"]} | found) + "\n")
         print(f"{name} {' '.join(words)}", file=sys.stderr, flush=True)
         return found
 

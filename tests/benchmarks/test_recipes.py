@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,6 +155,13 @@ def test_the_length_of_a_run_takes_the_cpu_time(study: Study, monkeypatch: pytes
     slow = Study(study.results, study.data, study.root, 100.0)
     assert slow._epochs("small", [], []) == int((0.98 * 100 - 2) / 0.5)
     assert slow._epochs("small", [], []) == 192 and lengths == [1, 11], "the rate is measured once"
+    trial = {"set": "small", "cpu_seconds": 50.0, "unlabelled": 0.5, "unseen": 0.0, "cost": {"epochs": 90, "cpu_seconds": 2 + 0.1 * 90}}
+    cpu = json.loads(slow.results.read_text())["cpu"]
+    others = [{"words": ["head=linear", "1"], "cpu": cpu}, {"words": ["1"], "cpu": "another"}]
+    slow.results.write_text("\n".join([slow.results.read_text().strip(), *(json.dumps(trial | other) for other in others)]) + "\n")
+    assert slow._epochs("small", [], []) == 192, "trials of other settings or of another CPU were used"
+    slow.results.write_text(slow.results.read_text() + json.dumps(trial | {"words": ["1"], "cpu": cpu}) + "\n")
+    assert slow._epochs("small", [], []) == int((0.98 * 100 - 2) / ((10 * 0.5 + 90 * 0.1) / 100)), "a finished trial was not used"
 
 
 def forked(command: list[str], folder: Path) -> float:

@@ -4,6 +4,7 @@ report.html, and the plan (the schedule as text).
 
 from linnaeus.reporting.console import attach_log_file, setup_logging
 from linnaeus.reporting.display import ProgressDisplay
-from linnaeus.reporting.rows import LogSinks, RowWriter
+from linnaeus.reporting.log_sinks import LogSinks
+from linnaeus.reporting.row_writer import RowWriter
 
 __all__ = ["LogSinks", "ProgressDisplay", "RowWriter", "attach_log_file", "setup_logging"]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.files import write_atomic
-from linnaeus.reporting.rows import Row, read_rows
+from linnaeus.reporting.log_sinks import Row
+from linnaeus.reporting.rows import read_rows
 from linnaeus.reporting.soft_failure import SoftFailure
 
 FOLDER = "csv"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.reporting.rows import Row
+from linnaeus.reporting.log_sinks import Row
 from linnaeus.reporting.soft_failure import SoftFailure
 
 END_TIMEOUT = 30.0  # seconds for which the end of the run waits for the last rows; the process continues alone after that

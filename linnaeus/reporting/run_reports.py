@@ -25,7 +25,7 @@ from linnaeus.errors import counted
 from linnaeus.files import from_finite
 from linnaeus.reporting.display import ProgressDisplay
 from linnaeus.reporting.progress_report import ReportData, describe_report
-from linnaeus.reporting.rows import RowWriter
+from linnaeus.reporting.row_writer import RowWriter
 from linnaeus.reporting.throughput import REPORTS, Costs, Throughput, expected_seconds
 
 log = logging.getLogger("linnaeus")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.files import remove_directory
-from linnaeus.reporting.rows import Row
+from linnaeus.reporting.log_sinks import Row
 from linnaeus.reporting.saved_rows import SavedRows, open_run
 from linnaeus.reporting.soft_failure import SoftFailure
 

@@ -27,7 +27,8 @@ from typing import Any
 
 from linnaeus.files import read_json, to_json, write_atomic
 from linnaeus.reporting.console import LOGGER
-from linnaeus.reporting.rows import Row, whole_lines
+from linnaeus.reporting.log_sinks import Row
+from linnaeus.reporting.rows import whole_lines
 
 START_TIMEOUT = 100.0  # seconds; W&B itself stops trying to reach its server after 90 s and then names the reason
 SEND_TIMEOUT = 60.0  # a row takes milliseconds; only the rows behind a blocked one wait for it

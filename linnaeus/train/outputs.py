@@ -28,6 +28,7 @@ from linnaeus.reporting.alarm_log import AlarmLog
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.brief_report import brief_validation
 from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.loggers import build_loggers
 from linnaeus.reporting.notifications import Notifier
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import write_report
@@ -293,38 +294,6 @@ def open_outputs(config: Config, context: DistributedContext, directory: RunDire
     if config.debug.batch_hashes:
         outputs.batches = BatchRecord(directory.path, workload.sample_names, context.rank, context.world_size)
     return outputs
-
-
-def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
-    """Return the loggers that the group `logger` switches on in addition to JSONL: W&B, TensorBoard, CSV, MLflow, trackio."""
-    loggers: list[Any] = []
-    chosen, path = config.logger, directory.path
-    if chosen.wandb != "disabled":
-        from linnaeus.reporting.wandb_logger import WandbLogger
-
-        name, project = f"{config.run.experiment}/{path.name}", chosen.wandb_project
-        loggers.append(WandbLogger(path, run_id=directory.run_id, mode=chosen.wandb, project=project, name=name, config=directory.saved))
-    if chosen.tensorboard:
-        from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
-
-        loggers.append(TensorBoardLogger(path))
-    if chosen.csv:
-        from linnaeus.reporting.csv_logger import CsvLogger
-
-        loggers.append(CsvLogger(path))
-    if chosen.mlflow or chosen.trackio:
-        from linnaeus.reporting.follower import Follower
-        from linnaeus.reporting.targets import missing_package
-
-        address = {} if chosen.mlflow_uri is None else {"MLFLOW_TRACKING_URI": chosen.mlflow_uri}
-        followed: list[tuple[str, tuple[str, ...], dict[str, str]]] = [("mlflow", (), address)] if chosen.mlflow else []
-        followed += [("trackio", ("--project", chosen.wandb_project), {})] if chosen.trackio else []
-        for target, options, environment in followed:
-            if missing := missing_package(target):
-                log.warning(f"logger.{target} {missing}; no rows are sent, and training continues")
-            else:
-                loggers.append(Follower(path, target, options, environment))
-    return loggers
 
 
 def check_shared_disk(directory: Path, context: DistributedContext) -> None:

@@ -15,9 +15,9 @@ from linnaeus import workloads
 from linnaeus.config.registry import registered
 from linnaeus.config.setting import entry_type
 from linnaeus.config.typed_config import config_class, variants_of
+from linnaeus.reporting.loggers import build_loggers
 from linnaeus.sweep.request import check_settings, split_parameters
 from linnaeus.sweep.trial_results import metric_of
-from linnaeus.train.outputs import build_loggers
 from linnaeus.train.validation import measure_pass
 from linnaeus.workloads import build_workload
 from tests.config import launched

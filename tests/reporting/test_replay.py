@@ -23,7 +23,7 @@ from unittest import mock
 import pytest
 
 from linnaeus.files import to_json
-from linnaeus.reporting import LogSinks, csv_logger, follower, replay_rows
+from linnaeus.reporting import LogSinks, csv_logger, follower, loggers, replay_rows
 from linnaeus.reporting.csv_logger import CsvLogger
 from linnaeus.reporting.follower import Follower
 from linnaeus.reporting.replay_rows import main
@@ -31,7 +31,6 @@ from linnaeus.reporting.rows import format_row
 from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.saved_config import dump_yaml
-from linnaeus.train import outputs
 from tests import runs, watching
 
 Found = Counter[tuple[int, str, str]]  # (step, name, value as text) -> how often
@@ -402,7 +401,7 @@ def test_a_missing_package_is_one_line_at_the_start(
 ) -> None:
     config = runs.configuration("vectors", tmp_path, f"logger.{target}=true")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert outputs.build_loggers(config, mock.Mock(path=tmp_path)) == []
+    assert loggers.build_loggers(config, mock.Mock(path=tmp_path)) == []
     line = f"logger.{target} needs the package {target}: pip install 'linnaeus[{target}]'; no rows are sent, and training continues"
     assert warnings == [line]
 
@@ -447,7 +446,7 @@ def test_the_process_is_told_the_status_that_summary_json_does_not_contain_yet(r
 @pytest.mark.parametrize("status", ["finished", "interrupted", "failed"])
 def test_a_destination_is_told_how_the_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
     sink = mock.Mock(spec=CsvLogger)
-    monkeypatch.setattr(outputs, "build_loggers", lambda config, directory: [sink])
+    monkeypatch.setattr("linnaeus.train.outputs.build_loggers", lambda config, directory: [sink])
     config = runs.configuration("vectors", tmp_path, "trainer.length=2steps")
     if status == "failed":
         sink.log.side_effect = RuntimeError("out of order")

@@ -17,7 +17,7 @@ from unittest.mock import ANY, Mock, call
 import pytest
 
 from linnaeus.health import Alarm
-from linnaeus.reporting import LogSinks, RowWriter, rows
+from linnaeus.reporting import LogSinks, RowWriter, row_writer
 from linnaeus.reporting.alarm_log import AlarmLog
 from linnaeus.reporting.rows import format_row, read_rows
 
@@ -163,7 +163,7 @@ def test_a_kill_while_rows_are_pending_leaves_complete_rows(tmp_path: Path, monk
 
 
 def test_too_many_pending_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr(row_writer, "MAX_PENDING_BYTES", 1000)
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch, errno.EROFS)

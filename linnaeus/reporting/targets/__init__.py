@@ -7,7 +7,7 @@ even if the target is called several times. Destinations that are files in the r
 import importlib.util
 from typing import Any, Protocol
 
-from linnaeus.reporting.rows import Row
+from linnaeus.reporting.log_sinks import Row
 from linnaeus.reporting.saved_rows import SavedRows
 
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow", "trackio": "trackio", "csv": None}  # None: no package

@@ -144,7 +144,7 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
 
 def patience_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:
     """Return a line for `schedule.early_stop.patience` and for `lr_scheduler.patience` if it has no effect: the run validates too seldom
-    before its last step."""
+    before its last step. Return a line, too, for settings of `schedule.early_stop` that need a patience or a bound, and have none."""
     stop, scheduler = config.schedule.early_stop, config.lr_scheduler
     found: list[tuple[str, int, str, int, str]] = []  # (key, its value, metric, validations without improvement, what follows)
     if stop.patience is not None:
@@ -152,6 +152,10 @@ def patience_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:
     if isinstance(scheduler, PlateauConfig):
         found.append(("lr_scheduler", scheduler.patience, scheduler.monitor, scheduler.patience + 1, "the learning rate is reduced"))
     notes = []
+    if stop.patience is None and stop.min_delta:
+        notes.append("schedule.early_stop.min_delta has no effect without schedule.early_stop.patience")
+    if stop.patience is None and stop.metric_bound is None and stop.monitor not in ("val/loss", "val_ema/loss"):
+        notes.append("schedule.early_stop.monitor has no effect without schedule.early_stop.patience or metric_bound")
     for group, value, metric, needed, effect in found:
         count = sum(step < resolved.last_step for step in getattr(resolved, event_of_metric(metric)).steps())
         if count <= needed:  # the first result is the one that the others do not improve

@@ -51,6 +51,23 @@ def test_a_patience_that_the_validations_of_a_run_cannot_exhaust_is_noted(patien
     assert all("val/loss is measured 4 times before the last step" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        ({}, []),
+        ({"monitor": "val/species/top1"}, ["monitor"]),
+        ({"min_delta": 0.1}, ["min_delta"]),
+        ({"monitor": "val/species/top1", "metric_bound": 0.9}, []),
+        ({"min_delta": 0.1, "metric_bound": 0.9}, ["min_delta"]),
+        ({"monitor": "val/species/top1", "min_delta": 0.1, "patience": 2}, []),
+    ],
+)
+def test_settings_of_an_early_stop_that_never_happens_are_noted(given, names):
+    config = make_config(validate=["20%"], early_stop=given)
+    notes = patience_notes(config, resolve_all_schedule_params(config, 100, 10))
+    assert [note.split(" has no effect")[0] for note in notes] == [f"schedule.early_stop.{name}" for name in names]
+
+
 def test_a_run_logs_that_the_default_patience_of_a_plateau_has_no_effect(tmp_path):
     run = runs.run("vectors", tmp_path, "lr_scheduler=plateau", "trainer.length=4steps", "schedule.validate=[25%]")
     text = (run / "train.log").read_text()

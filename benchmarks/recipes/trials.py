@@ -129,13 +129,22 @@ def train_ours(folder: Path, overrides: Sequence[str]) -> float:
     return run_child([sys.executable, "main.py", *place, *overrides], folder)
 
 
-def evaluate(folder: Path, split: str) -> Measures:
-    """Evaluate the best checkpoint of the run in `folder` on the samples of `split`. Return the measures."""
+def evaluate(folder: Path, split: str, masked: bool = False) -> Measures:
+    """Evaluate the best checkpoint of the run in `folder` on the samples of `split`. Return the measures.
+
+    `masked`: evaluate also with all metadata masked, if the model reads metadata; these measures begin with `masked/`."""
     out = folder / split
-    run_child([sys.executable, "-m", "linnaeus", "evaluate", str(folder / "run"), "--split", split, "--output", str(out)], folder)
+    also = ["schedule.validate_mask_meta=[100%]"] if masked else []
+    run_child([sys.executable, "-m", "linnaeus", "evaluate", str(folder / "run"), "--split", split, "--output", str(out), *also], folder)
     metrics = json.loads((out / "metrics.json").read_text())["metrics"]
-    prefix = "val_ema/" if any(name.startswith("val_ema/") for name in metrics) else "val/"
-    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix) and value is not None}
+    ema = "_ema" if any(name.startswith("val_ema/") for name in metrics) else ""
+    found = {f"val{ema}/": "", f"val{ema}_mask_meta/": "masked/"}
+    return {
+        new + name.removeprefix(old): v
+        for old, new in found.items()
+        for name, v in metrics.items()
+        if name.startswith(old) and v is not None
+    }
 
 
 def run_child(command: Sequence[str], folder: Path) -> float:

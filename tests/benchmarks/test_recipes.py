@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.recipes import long_tail, scoring, sets, trials
+from benchmarks.recipes import scoring, sets, trials, variants
 from benchmarks.recipes.__main__ import KINDS, losses, table
 from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
 from benchmarks.recipes.scoring import score_logits
@@ -235,22 +235,46 @@ def test_a_second_stage_starts_from_the_first_and_its_time_is_added(study: Study
         calls.append((folder, overrides))
         return 10.0
 
-    monkeypatch.setattr(long_tail, "train_ours", train_ours)
-    monkeypatch.setattr(long_tail, "evaluate", lambda folder, split: {"species/top1": 0.5 if folder.name == "first" else 0.6})
-    found = {name: long_tail.train(study, "small", name, 0, 8) for name in ("natural", "two stages, new heads")}
+    def evaluate(folder: Path, split: str, masked: bool) -> dict[str, float]:
+        assert masked
+        return {"species/top1": 0.5, "masked/species/top1": 0.4} if folder.name == "first" else {"species/top1": 0.6}
+
+    monkeypatch.setattr(variants, "train_ours", train_ours)
+    monkeypatch.setattr(variants, "evaluate", evaluate)
+    monkeypatch.setitem(variants.GROUPS, "two", {name: variants.GROUPS["tail"][name] for name in ("photos", "two stages, new heads")})
+    found = variants.train_group(study, "small", "two", 2, 8, 1)
     assert found == {
-        "natural": {"species/top1": 0.5, "cpu_seconds": 10.0},
-        "two stages, new heads": {"species/top1": 0.6, "cpu_seconds": 20.0},
+        "photos": 2 * [{"species/top1": 0.5, "masked/species/top1": 0.4, "cpu_seconds": 10.0}],
+        "two stages, new heads": 2 * [{"species/top1": 0.6, "masked/species/top1": 0.6, "cpu_seconds": 20.0}],
     }
-    (_, natural), (first, same), (_, second) = calls
-    assert natural == same and natural[-1] == "trainer.length=8epochs"
+    (_, natural), (first, same), (_, second), *other_seed = calls
+    assert natural == same and natural[-1] == "trainer.length=8epochs" and len(other_seed) == 3
     assert second[-2:] == [f"run.init_from={first / 'run'}", "trainer.length=2epochs"] and "trainer.freeze=[trunk,norm]" in second
-    assert long_tail.train(study, "small", "natural", 0, 8) == found["natural"] and len(calls) == 3, "a finished trial is repeated"
-    lines = long_tail.table("species", {name: [one, one] for name, one in found.items()})
-    assert lines[-1].startswith("| two stages, new heads - natural | +10.0 (+10.0 to +10.0) |")
-    assert {line.count("|") for line in lines} == {10}
+    assert variants.train_group(study, "small", "two", 2, 8, 2) == found and len(calls) == 6, "a finished trial is repeated"
+    lines = variants.table("species", found)
+    assert lines[-1].startswith("| two stages, new heads - photos | +10.0 (+10.0 to +10.0) | +20.0 (+20.0 to +20.0) |")
+    assert {line.count("|") for line in lines} == {11}
 
 
-def test_every_remedy_is_a_configuration():
-    for first, second in long_tail.REMEDIES.values():
-        assert compose(["experiment=photos", "data.path=x", *first, *second, *(["run.init_from=x"] if second else [])])
+def test_every_variant_is_a_configuration_of_its_own():
+    for group in variants.GROUPS.values():
+        trees = set[str]()
+        for own in group.values():
+            words = [text.format(finest="species") for text in (*own.settings, *own.second)]
+            assert compose(["experiment=photos", "data.path=x", *words, *(["run.init_from=x"] if own.second else [])])
+            trees.add(repr(compose_tree(["experiment=photos", "data.path=x", *words])))
+        assert len(trees) == len(group)
+
+
+@pytest.mark.parametrize("ema", ["", "_ema"])
+def test_measures_with_masked_metadata_have_a_name_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ema: str):
+    def run_child(command: list[str], folder: Path) -> float:
+        assert ("schedule.validate_mask_meta=[100%]" in command) == masked
+        (folder / "validation").mkdir(exist_ok=True)
+        metrics = {f"val{ema}/hd1": 2.0, f"val{ema}_mask_meta/hd1": 3.0, f"val{ema}/loss": None}
+        (folder / "validation" / "metrics.json").write_text(json.dumps({"metrics": metrics}))
+        return 1.0
+
+    monkeypatch.setattr(trials, "run_child", run_child)
+    for masked in (False, True):
+        assert trials.evaluate(tmp_path, "validation", masked) == {"hd1": 2.0, "masked/hd1": 3.0}

@@ -1,0 +1,148 @@
+"""Compare variants of `experiment=photos` on the validation photographs of a set: long tails, taxonomic ranks, and metadata.
+
+    python -m benchmarks.recipes.variants --data FOLDER                          plants3900, 12 epochs, 3 seeds, every group
+    python -m benchmarks.recipes.variants --data FOLDER --groups tail ranks --parallel 2
+
+A group is a table: `photos` without changes, and variants of it. `tail` has remedies for long-tailed classes: resampling, logit adjustment,
+and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
+other heads and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples.
+
+Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
+of the finest rank: of all validation photographs (top-1), without their metadata (masked), the mean over classes (macro), and the means
+over classes with more than 100, 20 to 100 and fewer than 20 training photographs. Differences from `photos` are paired by seed, with the
+95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.recipes.__main__ import compared, shown
+from benchmarks.recipes.recipe_list import COMMON
+from benchmarks.recipes.sets import SETS
+from benchmarks.recipes.trials import Measures, Study, evaluate, train_ours
+
+RESULTS = Path("benchmarks/results/variants.jsonl")
+UNCHANGED = "photos"
+
+
+class Variant(NamedTuple):
+    """Settings of a training, KEY=VALUE. second: settings of a second stage; () without one. `{finest}` is the finest rank of the set."""
+
+    settings: Sequence[str] = ()
+    second: Sequence[str] = ()
+
+
+HEADS_ALONE = ("data.sampling=class_balanced", "trainer.freeze=[trunk,norm]")
+GROUPS: dict[str, dict[str, Variant]] = {
+    "tail": {
+        UNCHANGED: Variant(),
+        "square root of the counts": Variant(["data.sampling=square_root"]),
+        "class balanced": Variant(["data.sampling=class_balanced"]),
+        "logit adjustment 0.5": Variant(["loss.logit_adjustment=0.5"]),
+        "logit adjustment 1": Variant(["loss.logit_adjustment=1.0"]),
+        "two stages, new heads": Variant(second=[*HEADS_ALONE, "run.init_skip=[head]"]),
+        "two stages, the same heads": Variant(second=HEADS_ALONE),
+    },
+    "ranks": {
+        UNCHANGED: Variant(),
+        "finest rank alone": Variant(["data.ranks=[{finest}]", "head=linear"]),
+        "equal weights": Variant(["weighting.weights={{}}"]),
+        "linear": Variant(["head=linear"]),
+        "conditional": Variant(["head=conditional"]),
+    },
+    "metadata": {
+        UNCHANGED: Variant(),
+        "never read": Variant(["data.components=[]"]),
+        "15 % masked": Variant(["schedule.meta_mask_prob.start=0.15", "schedule.meta_mask_prob.end=0.15"]),
+        "75 % masked": Variant(["schedule.meta_mask_prob.start=0.75", "schedule.meta_mask_prob.end=0.75"]),
+    },
+}
+KEYS = {
+    "top-1": "{finest}/top1",
+    "masked": "masked/{finest}/top1",
+    "macro": "{finest}/macro_top1",
+    "many": "{finest}/many",
+    "medium": "{finest}/medium",
+    "few": "{finest}/few",
+    "HD@1": "hd1",
+    "ECE": "{finest}/ece",
+    "CPU s": "cpu_seconds",
+}
+
+
+def train(study: Study, name: str, variant: Variant, seed: int, epochs: int) -> Measures:
+    """Train a variant with a seed. Return the measures of the validation photographs, and the CPU seconds of both stages.
+
+    Measures of the pass with masked metadata begin with `masked/`. Without such a pass, the model does not read metadata, and the accuracy
+    is that of the normal pass."""
+    first, second = ([text.format(finest=SETS[name].finest) for text in settings] for settings in variant)
+    fixed = ["experiment=photos", *SETS[name].settings(study.manifest(name, seed)), *COMMON, "data.image_size=64", f"seed={seed}"]
+
+    def work(folder: Path) -> dict[str, Measures]:
+        seconds = train_ours(folder / "first", [*fixed, *first, f"trainer.length={epochs}epochs"])
+        last = folder / "first"
+        if second:
+            last = folder / "second"
+            given = [f"run.init_from={folder / 'first' / 'run'}", f"trainer.length={max(epochs // 4, 1)}epochs"]
+            seconds += train_ours(last, [*fixed, *second, *given])
+        return {"val": evaluate(last, "validation", masked=True), "cost": {"cpu_seconds": seconds}}
+
+    found = study.once(name, [*first, *second, f"{epochs}", f"{seed}"], work)
+    key = KEYS["top-1"].format(finest=SETS[name].finest)
+    return {f"masked/{key}": found["val"][key]} | found["val"] | found["cost"]
+
+
+def train_group(study: Study, name: str, group: str, seeds: int, epochs: int, parallel: int) -> dict[str, list[Measures]]:
+    """Train the variants of a group with the seeds 0, 1, ..., `parallel` trainings at once. Return {variant: measures of each seed}."""
+    variants = GROUPS[group]
+    todo = [(own, seed) for seed in range(seeds) for own in variants]
+    with ThreadPoolExecutor(parallel) as pool:
+        found = dict(zip(todo, pool.map(lambda one: train(study, name, variants[one[0]], one[1], epochs), todo), strict=True))
+    return {own: [found[own, seed] for seed in range(seeds)] for own in variants}
+
+
+def table(finest: str, results: Mapping[str, Sequence[Measures]]) -> list[str]:
+    """Return the lines of the table: means over the seeds, then the differences from `photos`.
+
+    finest: finest rank. results: name of the variant -> measures, one entry per seed."""
+    keys = {title: key.format(finest=finest) for title, key in KEYS.items()}
+    lines = [f"| | {' | '.join(keys)} |", f"|---|{'---:|' * len(keys)}"]
+    for name, rows in results.items():
+        cells = [shown(key, float(np.mean([row.get(key, np.nan) for row in rows]))) for key in keys.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    if len(results[UNCHANGED]) > 1:
+        for name, rows in results.items():
+            if name != UNCHANGED:
+                lines.append(f"| {name} - {UNCHANGED} | {' | '.join(compared(key, rows, results[UNCHANGED]) for key in keys.values())} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
+    parser.add_argument("--set", default="plants3900", choices=list(SETS), help="set of photographs (%(default)s)")
+    parser.add_argument("--groups", nargs="+", default=list(GROUPS), choices=list(GROUPS), help="tables to make (all)")
+    parser.add_argument("--epochs", type=int, default=12, help="epochs of a training; a second stage has a quarter (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (%(default)s)")
+    parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file of the finished trials (%(default)s)")
+    o = parser.parse_args()
+    for group in o.groups:
+        with tempfile.TemporaryDirectory(prefix="recipes-") as root:
+            results = train_group(Study(o.results.resolve(), o.data.resolve(), Path(root)), o.set, group, o.seeds, o.epochs, o.parallel)
+        title = f"\n{group}: {o.set}, validation photographs, {o.epochs} epochs of 64 px, seeds 0 to {o.seeds - 1}\n\n"
+        print(title + "\n".join(table(SETS[o.set].finest, results)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -74,9 +74,10 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
-    if not _is_own(t, found):  # this run has none of the results of the other run
+    if not _is_own(t, found):  # this run has none of the results and alarms of the other run
         t.tracker.forget_validations()
         t.progress.forget_completed_validations()
+        t.health.forget_alarms()
     if t.early_stopping is not None and (reason := _not_counted(t, found)):
         log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written %s", found.step, reason)
     if t.lr.not_compared is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +72,7 @@ def save_checkpoint(
         if ema_state is not None:
             entries[EMA] = write_weights(temporary / EMA, ema_state)
         with HashingWriter(temporary / TRAINING) as file:
-            torch.save(training_state, file)  # type: ignore[arg-type]
+            torch.save(without_references(training_state), file)  # type: ignore[arg-type]
         entries[TRAINING] = file.entry
         (temporary / STATE).write_bytes(to_utf8(to_json(state)))
         write_manifest(temporary, step, state.get("score"), entries, state.get("monitor"), state.get("mode"))
@@ -104,6 +105,18 @@ def write_manifest(
     content: dict[str, Any] = {"format": FORMAT, "step": step, "score": ranked, "monitor": monitor, "mode": mode, "files": files}
     content["sha256"] = content_digest(content)
     (directory / MANIFEST).write_bytes(to_utf8(to_json(content)))
+
+
+def without_references(value: Any) -> Any:
+    """Return a copy of `value`, nested dicts, lists and tuples, in which no container occurs twice and equal strings are one object.
+
+    pickle writes an object that it has written before as a reference. A state that was partly loaded from a checkpoint has other objects
+    than the state of a run that was never stopped; with this copy, equal states give files with the same bytes."""
+    if isinstance(value, dict):
+        return type(value)((without_references(key), without_references(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(without_references, value))
+    return sys.intern(value) if isinstance(value, str) else value
 
 
 def assert_plain(value: Any, where: str, *, tensors: bool) -> None:

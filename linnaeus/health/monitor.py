@@ -172,6 +172,12 @@ class HealthMonitor:
         """Return the norm on each process of update `number` of `updates`, [W]; [] if it was not measured."""
         return updates.gradients[number] if number < len(updates.gradients) else []
 
+    def forget_alarms(self) -> None:
+        """Delete the alarms so far, for a run that continues another one. A problem that remains raises an alarm of this run, too. The
+        numbers with which later updates are compared stay."""
+        self.count, self.newest_trouble = 0, None
+        self._last_seen, self._lasting = {}, {}
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "count": self.count,

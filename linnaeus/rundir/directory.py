@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.config.choices import AUTO, FOUND_AT_START, with_values
 from linnaeus.config.environment import hide
 from linnaeus.config.wandb_agent import agent_run
 from linnaeus.errors import ConfigError
 from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
 from linnaeus.rundir.finished_run import ENDED, SUMMARY, missing_files, read_summary
-from linnaeus.rundir.identity import config_difference, covers, flatten, run_path
+from linnaeus.rundir.identity import WARM_START_KEYS, Difference, config_difference, covers, flatten, run_path
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.repeat import find_saved, split_from
 from linnaeus.rundir.run_record import LAUNCH, RECORD, environment_record, record_differences
@@ -185,6 +186,7 @@ class RunDirectory:
         if unknown:
             raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `linnaeus --help-keys` lists all keys")
         difference = config_difference(self.previous, self.saved)
+        self._check_warm_start(difference)
         refused, names = difference.refused(run["allow"])
         if refused:
             raise ConfigError(
@@ -214,6 +216,15 @@ class RunDirectory:
         self.launch = 1 + max((int(p.name) for p in launches.iterdir() if p.name.isdigit()), default=0)
         self.run_id = self.record.get("run_id") or agent_run() or uuid.uuid4().hex[:10]
         self._write(self.record, record)
+
+    def _check_warm_start(self, difference: Difference) -> None:
+        """Raise `ConfigError` if `difference` contains a key of the warm start although the run has a checkpoint, which is read instead."""
+        changed = [difference.altering[key] for key in WARM_START_KEYS if key in difference.altering]
+        if changed and list_checkpoints(self.checkpoints):
+            raise ConfigError(
+                f"{self.path} continues with the weights of its checkpoint, so this change has no effect: {'; '.join(changed)}; undo it, "
+                "or choose another run.name"
+            )
 
     def _check_agent(self) -> None:
         """Raise `ConfigError` if the directory contains another run of W&B than the one that a W&B agent has started."""

@@ -20,6 +20,7 @@ from linnaeus.train import saving
 from linnaeus.train.readings import start_reports
 from linnaeus.train.state import INTERRUPTED, Training
 from linnaeus.train.validation import run_pending_validations
+from linnaeus.weighting import check_continued_weights
 
 log = logging.getLogger("linnaeus")
 
@@ -74,15 +75,18 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
-    if not _is_own(t, found):  # this run has none of the results of the other run
+    if not _is_own(t, found):  # this run has none of the results and alarms of the other run
         t.tracker.forget_validations()
         t.progress.forget_completed_validations()
+        t.health.forget_alarms()
     if t.early_stopping is not None and (reason := _not_counted(t, found)):
         log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written %s", found.step, reason)
     if t.lr.not_compared is not None:
         log.info(
             "lr_scheduler.patience counts validations from step %d on; the checkpoint was written for %s", found.step, t.lr.not_compared
         )
+    if note := check_weighting(t, found):
+        log.info(note)
     if t.optimizers.converted:
         log.warning("optimizer: the saved moments are converted from %s, rounded to the nearest", t.optimizers.converted)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
@@ -166,6 +170,13 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
     if missing:
         setting = {"ema": "without trainer.ema_decay", "growth": "without growth"}.get(missing[0], "by another configuration")
         raise ConfigError(f"{found.path} does not contain a state of {missing[0]}; it was written {setting}")
+    check_weighting(t, found)
+
+
+def check_weighting(t: Training, found: LoadedCheckpoint) -> str | None:
+    """Return the result of `check_continued_weights` for the checkpoint `found`."""
+    before = found.state.get("run", {}).get("config", {})  # older checkpoints do not contain it
+    return check_continued_weights(t.config.weighting, before.get("weighting", {}), found.path)
 
 
 def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -46,6 +47,7 @@ __all__ = [
     "UncertaintyWeighting",
     "WeightingMeter",
     "build_weighting",
+    "check_continued_weights",
     "weighting_notes",
 ]
 
@@ -64,6 +66,24 @@ def weighting_notes(config: WeightingConfig, due: Every) -> tuple[str, ...]:
             text = f"weighting={config.name} has no effect: the task weights change after {needed} of weighting.every="
             notes.append(f"{text}[{','.join(config.every)}], which do not end before the last step {due.last}; set a shorter one")
     return tuple(notes)
+
+
+def check_continued_weights(config: WeightingConfig, before: Mapping[str, Any], checkpoint: object) -> str | None:
+    """Return a line for the log if a run continues with other values of `weighting.weights` and they take effect later; None if they take
+    effect at once or are the same.
+
+    `before`: group `weighting` of the configuration of the checkpoint, {} if unknown. `checkpoint`: its path. Raise `ConfigError` if the
+    weighting starts with the configured weights and then changes them itself, so that other values have no effect."""
+    old = before.get("weights", config.weights)
+    if before.get("name") != config.name or old == config.weights:
+        return None
+    if isinstance(config, GradNormConfig | UncertaintyConfig):
+        raise ConfigError(
+            f"weighting.weights={config.weights} has no effect: weighting={config.name} continues with the task weights in {checkpoint}; "
+            f"use weighting.weights={old}, as for that checkpoint, or start another run with run.init_from={checkpoint}"
+        )
+    later = isinstance(config, DWAConfig | FAMOConfig)
+    return f"weighting.weights takes effect when weighting={config.name} next changes the task weights" if later else None
 
 
 def build_weighting(

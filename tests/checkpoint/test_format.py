@@ -42,6 +42,17 @@ def test_round_trip(saved: Path) -> None:
     assert sorted(p.name for p in (saved / "step-00000200").iterdir()) == sorted(FILES)
 
 
+def test_equal_states_have_the_same_bytes(tmp_path: Path) -> None:
+    """One state has strings and a list that a checkpoint was loaded with, and new ones beside them, as after a resume."""
+    best, counts = {"val/loss": {"value": 0.5, "global_step": 3}}, [1, 2]
+    new = {"best": best, "again": {"global_step": 4, "monitor": "val/loss"}, "counts": counts, "shared": counts}
+    loaded = load_checkpoint(save_checkpoint(tmp_path, 1, **(payload(1) | {"training_state": {"best": best}})))
+    resumed = {**new, "best": loaded.training_state["best"], "shared": [1, 2]}
+    a = save_checkpoint(tmp_path / "a", 1, **(payload(1) | {"training_state": new}))
+    b = save_checkpoint(tmp_path / "b", 1, **(payload(1) | {"training_state": resumed}))
+    assert new == resumed and (a / TRAINING).read_bytes() == (b / TRAINING).read_bytes()
+
+
 def test_without_ema(tmp_path: Path) -> None:
     given = payload(3) | {"ema_state": None}
     loaded = load_checkpoint(save_checkpoint(tmp_path, 3, **given))

@@ -141,6 +141,16 @@ def test_the_results_of_another_run_are_not_those_of_this_one(tmp_path: Path) ->
     assert (again / "validation/step-00000003/val.json").exists()
 
 
+def test_a_run_with_a_checkpoint_refuses_another_warm_start(tmp_path: Path) -> None:
+    """Its configuration would name weights that it never had."""
+    first = runs.run("vectors", tmp_path / "a", "trainer.length=2steps")
+    run = runs.run("vectors", tmp_path / "b", "trainer.length=3steps")
+    more = ["trainer.length=5steps", f"run.init_from={first}", "run.allow=[run.init_from,trainer.length]"]
+    with pytest.raises(ConfigError, match=r"continues with the weights of its checkpoint.*no effect: run\.init_from: null"):
+        runs.start(runs.configuration("vectors", tmp_path / "b", *more))
+    assert list((run / "launches").iterdir()) == [run / "launches" / "1"]
+
+
 def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
     """A run that is stopped between two rows of metrics has sums of weighted losses in its checkpoint."""
     command = ["trainer.length=2epochs", "schedule.log=[2steps]"]

@@ -142,6 +142,18 @@ def test_trouble_lasts_until_the_last_row_with_it():
     assert newest == [None, None, None, 4, 5, 6, 6, 6, 9, 9, 9], "from the alarm on; known trouble counts at once"
 
 
+def test_the_alarms_of_another_run_are_not_those_of_this_one(tmp_path):
+    """The second run continues the first one. Its problem follows an equal one of the first run by 12 updates."""
+    nan = lambda sums: sums * math.nan
+    with planted(13, nan):
+        first = runs.run("vectors", tmp_path / "a", *SETTINGS, "trainer.length=20steps")
+    with planted(25, nan):
+        second = runs.run("vectors", tmp_path / "b", *SETTINGS, "trainer.length=30steps", f"run.resume={first}")
+    assert [alarm.step for alarm in runs.alarms(first)] == [13] and [alarm.step for alarm in runs.alarms(second)] == [25]
+    counts = {row["global_step"]: row["train/alarms"] for row in runs.rows(second / "metrics.jsonl")}
+    assert counts[30] == runs.summary(second)["alarms"]["count"] == 1
+
+
 def test_the_same_alarms_after_kills(tmp_path):
     """Killed before and after the row that raises the alarm, and between the checkpoint and the row: the files are the same."""
     change = lambda sums: sums * 3

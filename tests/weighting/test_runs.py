@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from linnaeus.errors import ConfigError
 from linnaeus.optim.update import Precision
 from linnaeus.train import compiling, loop
 from linnaeus.weighting import FAMO
@@ -44,6 +45,33 @@ def test_negative_control_a_conflict_that_is_not_loaded_is_detected(tmp_path):
     with mock.patch.object(GradientConflict, "load_state_dict", lambda self, state: None):
         cut = runs.run("vectors", tmp_path / "cut", *options)
     assert "metrics.jsonl" in runs.differences(whole, cut)
+
+
+# -- other initial weights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gradnorm", "uncertainty"])
+def test_other_initial_weights_are_refused_if_they_would_have_no_effect(tmp_path, name):
+    """Continue a run in its own directory, and from another run."""
+    options = [f"weighting={name}", *LENGTH]
+    run = runs.run("vectors", tmp_path, *options, "trainer.length=4steps")
+    other = ["weighting.weights={first: 3}", "trainer.length=6steps"]
+    for root, more in ((tmp_path, "run.allow=[weighting.weights,trainer.length]"), (tmp_path / "second", f"run.resume={run}")):
+        with pytest.raises(ConfigError, match=r"^weighting\.weights=.*has no effect.*step-00000004; use weighting\.weights=\{\}"):
+            runs.start(runs.configuration("vectors", root, *options, *other, more))
+    assert not (tmp_path / "second").exists() and len(list((run / "launches").iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["fixed", "dwa", "famo", "surgery"])
+def test_other_initial_weights_take_effect_at_once_or_later(tmp_path, name):
+    """With a weight of 1000, nearly the whole sum of the weights is that of one task."""
+    options = [f"weighting={name}", *LENGTH, "trainer.micro_batch_size=32"]
+    runs.run("vectors", tmp_path, *options, "trainer.length=4steps")
+    other = ["weighting.weights={first: 1000}", "trainer.length=15steps", "run.allow=[weighting.weights,trainer.length]"]
+    run = runs.run("vectors", tmp_path, *options, *other)
+    assert max(row.get("train/first/weight", 0) for row in runs.rows(run / "metrics.jsonl") if row["global_step"] == 15) > 1.9
+    line = f"weighting.weights takes effect when weighting={name} next changes the task weights"
+    assert (line in (run / "train.log").read_text()) == (name in ("dwa", "famo"))
 
 
 # -- several processes ---------------------------------------------------------------------------------------------------------------

@@ -156,6 +156,9 @@ TABLE = {
     "model.name": Case(TIMM, built(lambda t: type(t.model.trunk).__name__)),
     "loss.name": Case("loss=marginal", see.updates),
     "augment.name": Case("augment=none", see.batches),
+    "augment.center_crop": Case(
+        "augment.center_crop=0.5", built(lambda t: measure_pass(t, t.passes[0]).results(False)), f"{MANIFEST} augment=none"
+    ),
     "augment.tta": Case("augment.tta=flip", built(lambda t: measure_pass(t, t.passes[0]).results(False))),
     "augment.mix_nulls": Case(
         "augment.mix_nulls=true", built(lambda t: t.workload.train_set.groups("order").tolist()), f"{MIXED} data.train_samples=400"

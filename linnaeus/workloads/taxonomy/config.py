@@ -291,6 +291,7 @@ class AugmentConfig:
         "where crops, mirroring, colour and erasing are applied: host, device, or auto: the device if it is a GPU and there is no policy",
         choices=("auto", "host", "device"),
     )
+    center_crop: float = setting("side of the central square of a validation image as a share of the short side", above=0, high=1)
     tta: str = setting(
         "views of a validation image whose probabilities are averaged; none: the image alone; flip: the image and its mirror image",
         choices=("none", "flip"),

@@ -45,7 +45,7 @@ class AugmentationPipelineFactory:
         """Return the pipeline of training or validation. `device`: the device of the training; None: no GPU. With `augment.place=auto`,
         training images are augmented on `device` if it is a GPU and `augment.policy` is none."""
         if not training:
-            return ValidationPipeline(self.image_size)
+            return ValidationPipeline(self.image_size, self.config.center_crop)
         part = registered("augment", self.config.name)
         if part is not None:
             return part.build(self.config, self.image_size)
@@ -77,13 +77,17 @@ class AugmentationPipelineFactory:
 
 
 class ValidationPipeline:
-    """Pipeline for validation images: it resizes the central square of each photograph. The argument `keys` is not used."""
+    """Pipeline for validation images: it resizes a central square of each photograph, whose side is `center_crop` times the short side. An
+    image of `image_size` x `image_size` pixels is not changed: it is cropped already, or has no further detail. The argument `keys` is not
+    used."""
 
-    def __init__(self, image_size: int) -> None:
-        self.image_size = image_size
+    def __init__(self, image_size: int, center_crop: float = 1.0) -> None:
+        self.image_size, self.center_crop = image_size, center_crop
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
-        pictures = geometry.resample(images, geometry.centred_boxes(geometry.sizes_of(images)), self.image_size)
+        sizes = geometry.sizes_of(images)
+        share = np.where((sizes == self.image_size).all(1), 1.0, self.center_crop)
+        pictures = geometry.resample(images, geometry.centred_boxes(sizes, share=share), self.image_size)
         return torch.from_numpy(_channels_first(pictures))
 
 

@@ -62,6 +62,7 @@ class HttpService:
         taxa = dict(zip(tree.ranks, map(int, tree.sizes), strict=True))
         possible = {} if model.restriction is None else {"possible_taxa": model.restriction.counts()}
         described = {"taxa_of_rank": taxa, "components": list(model.components), "image_size": model.image_size}
+        described["center_crop"] = model.description.center_crop
         return described | possible | self.served.described() | {"limits": limited, "card": card}
 
     def application(self) -> Starlette:

@@ -31,13 +31,15 @@ class Description:
     tta: str  # augment.tta: test-time augmentation, "none" or "flip"
     max_image_pixels: int  # photographs with more pixels are refused
     plugins: tuple[str, ...] = ()  # packages that define parts of the model
+    center_crop: float = 1.0  # augment.center_crop: side of the central square that the network reads / short side of the photograph
 
     @classmethod
     def of_run(cls, config: Config) -> Description:
         """Return the description of the model that a run with this configuration trains."""
         limit = config.data.max_image_pixels if isinstance(config.data, RecordsConfig) else MAX_PIXELS
         components, plugins = tuple(config.data.components), tuple(config.plugins)
-        return cls(config.model, config.head, image_sizes(config), components, config.augment.tta, limit, plugins)
+        augment = config.augment
+        return cls(config.model, config.head, image_sizes(config), components, augment.tta, limit, plugins, augment.center_crop)
 
     def plain(self) -> dict[str, Any]:
         """Return the description as a dict for JSON, which `from_plain` reads."""
@@ -57,13 +59,16 @@ class Description:
             model, head = (typed_group(group, content[group], "taxonomy") for group in ("model", "head"))
             sizes = tuple(int(side) for side in content["image_sizes"])
             column_slices(components)
+            crop = float(content.get("center_crop", 1.0))  # not in bundles of version 1
+            if not 0 < crop <= 1:
+                raise ConfigError(f"center_crop is {crop}; it must be above 0 and at most 1")
             if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_SIDE or content["tta"] not in VIEWS:
                 raise ConfigError(f"image_sizes is {list(sizes)} and tta is {content['tta']!r}, which no model has")
             if (tuple(content["mean"]), tuple(content["std"])) != (MEAN, STD):
                 raise ConfigError("mean and std are not those of this program")
             if isinstance(model, TimmConfig) and ("/" in model.backbone or ":" in model.backbone):
                 raise ConfigError(f"model.backbone is {model.backbone}, whose description is on a server; it is not downloaded")
-            return cls(model, head, sizes, components, content["tta"], int(content["max_image_pixels"]), plugins)
+            return cls(model, head, sizes, components, content["tta"], int(content["max_image_pixels"]), plugins, crop)
         except ConfigError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:

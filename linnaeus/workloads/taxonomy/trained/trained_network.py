@@ -63,7 +63,7 @@ class TrainedNetwork:
         self.device = torch_device(device)
         self.model = model.to(self.device).eval()
         self.use_prior(prior)
-        self.pipeline = ValidationPipeline(self.image_size)
+        self.pipeline = ValidationPipeline(self.image_size, description.center_crop)
 
     def use_prior(self, prior: PlacePrior | None) -> None:
         """Weight all later predictions by a prior; None: use no prior.
@@ -94,8 +94,10 @@ class TrainedNetwork:
         return self.model.trunk.width
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of the weights and the image size, on which features depend. A run and its bundle have equal fingerprints."""
-        digest = hashlib.sha256(f"image size {self.image_size}".encode())
+        """Return a SHA-256 of the weights, the image size and the crop, on which features depend. A run and its bundle have equal
+        fingerprints."""
+        crop = "" if self.description.center_crop == 1 else f", crop {self.description.center_crop}"
+        digest = hashlib.sha256(f"image size {self.image_size}{crop}".encode())
         for name, tensor in sorted(self.weights.state.items()):
             digest.update(f"\0{name} {tensor.dtype} {list(tensor.shape)}\0".encode())
             digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -207,6 +207,19 @@ def test_validation_takes_the_central_square_and_ignores_the_keys():
     assert pipeline(photographs(1, ((1, 3000),)), keys(1)).shape == (1, 3, 24, 24)
 
 
+def test_the_central_square_of_validation_may_be_a_share_of_the_short_side():
+    image = np.zeros((60, 100, 3), np.uint8)
+    image[6:54, 26:74] = 200  # 0.8 of the short side
+    smaller = dataclasses.replace(FULL, center_crop=0.8)
+    pipeline = build(smaller, 24, training=False)
+    assert (pipeline([image], keys(1)) == 200).all()
+    assert not (build(FULL, 24, training=False)([image], keys(1)) == 200).all()
+    cropped = pipeline(photographs(3), keys(3))
+    assert torch.equal(pipeline(list(cropped.permute(0, 2, 3, 1).numpy()), keys(3)), cropped), "a cropped image is cropped again"
+    at_end = AugmentationPipelineFactory(dataclasses.replace(smaller, off_last="10%"), 24).build_at_end(mixing=False)
+    assert torch.equal(at_end(photographs(3), keys(3)), cropped)
+
+
 def test_reduction_is_antialiased():
     stripes = np.zeros((240, 240, 3), np.uint8)
     stripes[:, ::2] = 255

@@ -16,7 +16,14 @@ from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
 from linnaeus.workloads.taxonomy.trained.export.export_forms import ONNX_PACKAGES
 from tests import runs
 
-SETTINGS = ["data=manifest", "data.image_size=16", "augment=none", "trainer.length=4steps", "schedule.checkpoint=[100%]"]
+SETTINGS = [
+    "data=manifest",
+    "data.image_size=16",
+    "augment=none",
+    "augment.center_crop=0.8",
+    "trainer.length=4steps",
+    "schedule.checkpoint=[100%]",
+]
 SETTINGS += ["schedule.validate=[100%]", "schedule.best_monitor=val/loss", "run.experiment=photos", "run.name=run"]
 SETTINGS += ["data.validation_batch=16"]  # of a validation and of `linnaeus evaluate`
 

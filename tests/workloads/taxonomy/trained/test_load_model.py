@@ -161,11 +161,12 @@ def damaged(bundle: Path, target: Path, change) -> Path:
 
 
 CHANGES = {
-    "version": (lambda c: c.update(version=2), "version 2; this program reads version 1"),
+    "version": (lambda c: c.update(version=3), "version 3; this program reads versions 1 and 2"),
     "workload": (lambda c: c.update(workload="os"), "workload='os', which this program does not have"),
     "plugin": (lambda c: c["description"].update(plugins=["antigravity"]), "needs the package antigravity"),
     "missing key": (lambda c: c["description"].pop("tta"), "damaged"),
     "size": (lambda c: c["description"].update(image_sizes=[10**9]), "image_sizes"),
+    "crop": (lambda c: c["description"].update(center_crop=1.5), "center_crop is 1.5"),
     "server": (lambda c: c["description"].update(model=MODEL_ON_SERVER), "not downloaded"),
     "other network": (lambda c: c["description"]["model"].update(size="nano"), ""),
     "head": (lambda c: c["description"].update(head={"name": "none"}), "head.name is 'none'"),

@@ -42,7 +42,8 @@ def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
     trunk, side = backbone_of(classifier), classifier.image_size
     own = trunk.backbone.pretrained_cfg
     mean, std = (MEAN, STD) if trunk.rescale is None else (own["mean"], own["std"])
-    given = {"mean": mean, "std": std, "input_size": (3, side, side), "interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "center"}
+    given = {"mean": mean, "std": std, "input_size": (3, side, side), "interpolation": "bilinear", "crop_mode": "center"}
+    given["crop_pct"] = classifier.description.center_crop
     try:
         save_for_hf(trunk.backbone, str(folder), safe_serialization=True)
     except SafetensorError as error:

@@ -121,9 +121,9 @@ def better_before(run: RunFiles) -> str:
     value is from summary.json, otherwise from metrics.jsonl."""
     monitor = run.monitor
     last, curve = run.final.get(monitor), run.metrics.get(monitor)
-    found = (run.summary.get("best") or {}).get(monitor) if run.ended else None
-    if isinstance(found, dict):
-        best, step = found.get("value"), found.get("global_step")
+    found = run.summary["best"].get(monitor) if run.ended else None
+    if found is not None:
+        best, step = found["value"], found["global_step"]
     elif curve is not None and curve.count:
         mode = (run.config.get("schedule") or {}).get("best_mode", "min")
         step, best = (max if mode == "max" else min)(curve.points, key=lambda point: point[1])

@@ -14,6 +14,7 @@ import torch
 
 import linnaeus
 from linnaeus.errors import ConfigError
+from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import image_files
 from linnaeus.workloads.taxonomy.trained.journal import Journal
@@ -220,6 +221,17 @@ def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):
             export_cli.main([str(run), str(finished.bundle)])
         assert exit_.value.code == 2 and words in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in finished.bundle.iterdir()}
+
+
+def test_an_export_leaves_other_folders_alone_and_prints_the_size_of_its_own(finished, tmp_path, capsys):
+    """Give the other folder the name that a replaced directory has for a moment."""
+    other = tmp_path / "bundle.replaced" / "notes.txt"
+    other.parent.mkdir()
+    other.write_text("a folder of the user")
+    assert export_cli.main([str(finished.run), str(tmp_path / "bundle")]) == 0
+    size = sum(path.stat().st_size for path in (tmp_path / "bundle").iterdir())
+    assert other.read_text() == "a folder of the user"
+    assert f"{tmp_path / 'bundle'}: {format_size(size)}; README.md" in capsys.readouterr().out
 
 
 def test_names_of_files_are_read_as_the_file_system_has_them(finished, tmp_path):

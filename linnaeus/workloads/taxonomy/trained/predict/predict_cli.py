@@ -136,8 +136,7 @@ def predict(options: argparse.Namespace) -> list[str]:
                 journal.append(batch)
         seconds = time.monotonic() - start
         total = _count(journal.rows())
-        views = "" if model.description.tta == "none" else f" tta={model.description.tta}"
-        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}{views}"
+        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}{_conditions(model)}"
         answered = Answered(
             journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences, model.calibration is not None
         )
@@ -145,6 +144,15 @@ def predict(options: argparse.Namespace) -> list[str]:
         count = len(inputs) if sequences is None else len(sequences)
         named = None if model.calibration is None else total.named
         return _account(options.out, kind, count, continued, total.failed, named, seconds, forward.seconds) + _unreadable(total.unreadable)
+
+
+def _conditions(model: TrainedClassifier) -> str:
+    """Return the test-time augmentation and the restriction of a model, to be added to its name; "" if it has neither."""
+    views = "" if model.description.tta == "none" else f" tta={model.description.tta}"
+    if model.restriction is None:
+        return views
+    rank, number = list(model.restriction.counts().items())[-1]
+    return f"{views} among {number:,} of {counted(model.tree.sizes[-1], 'taxon')} of rank {rank}"
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:

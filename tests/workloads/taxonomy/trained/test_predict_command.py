@@ -85,6 +85,14 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
     assert "32 of them were done before" in capsys.readouterr().out
 
 
+def test_as_many_taxa_are_printed_as_top_asks_for(finished, capsys):
+    (_, *ranks), given = linnaeus.load_model(finished.bundle).tree.sizes, [str(finished.bundle), str(finished.photograph(0))]
+    for words, number in (([], 3), (["--top", "1"], 1), (["--top", "7"], 7)):
+        assert predict_cli.main([*given, "--threads", "1", *words]) == 0
+        shown = [line.count(",") + 1 for line in capsys.readouterr().out.splitlines()[-len(ranks) :]]
+        assert shown == [min(number, size) for size in ranks]
+
+
 def test_the_files_name_the_test_time_augmentation(finished, tmp_path, capsys):
     for words, name in (([], "none"), (["--tta", "flip"], "flip")):
         assert predict(finished, tmp_path / f"{name}.json", *words) == 0

@@ -42,7 +42,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add_model(parser, "model")
     add_model_options(parser, "checkpoint")
-    add("--output", type=Path, metavar="FOLDER", help="folder of the results (RUN/evaluations/<split>-step-<N>; with --manifest none)")
+    folder = "RUN/evaluations/<split>-step-<N>, and -<hash of the settings> with KEY=VALUE; with --manifest none"
+    add("--output", type=Path, metavar="FOLDER", help=f"folder of the results ({folder})")
     views = "views whose probabilities are averaged: none, flip or, without --manifest, both, none,flip (those of the run)"
     add("--tta", type=_listed, metavar="VIEWS", help=views)
     run = parser.add_argument_group("on the rows of a run")

@@ -1,10 +1,11 @@
 """The command `linnaeus report`: write report.html of one run, or comparison.html of several runs, from the files of the run directories.
 
     linnaeus report outputs/biota/1a2b3c4d5e                              outputs/biota/1a2b3c4d5e/report.html
+    linnaeus report outputs/biota/1a2b3c4d5e --output page.html           page.html
     linnaeus report outputs/biota/1a2b3c4d5e outputs/biota/6f7a8b9c0d     outputs/biota/comparison.html
     linnaeus report outputs/sweeps/<name>                                 outputs/sweeps/<name>/comparison.html
 
-A run may be in progress or interrupted. `--output FILE` chooses another path of the comparison.
+A run may be in progress or interrupted. `--output FILE` chooses another path, for example if the run directory cannot be written.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     about = "Write report.html of a run from the files in its directory, or one page that compares several runs."
     parser = OneLineParser(prog="linnaeus report", description=about)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory, such as outputs/biota/1a2b3c4d5e, or a sweep's")
-    output = "file of the comparison (comparison.html in the folder that contains the runs, or in that of the sweep)"
+    output = "file of the page (RUN/report.html; of several, comparison.html in the folder that contains the runs, or in that of the sweep)"
     parser.add_argument("--output", type=Path, metavar="FILE", help=output)
     return parser.parse_args(arguments)
 
@@ -42,7 +43,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def write(options: argparse.Namespace) -> list[str]:
     """Write the report of one run, or the comparison of several runs. Return the lines to print: the path of the page.
 
-    Raise `ConfigError` if `--output` is given for one run, if a file of a run cannot be read, or if the page cannot be written."""
+    Raise `ConfigError` if a file of a run cannot be read, or if the page cannot be written."""
     from linnaeus.reporting.report.comparison.compared_runs import find_runs
     from linnaeus.reporting.report.comparison.comparison_page import comparison_path, write_comparison
     from linnaeus.reporting.report.run_report import write_report
@@ -50,17 +51,15 @@ def write(options: argparse.Namespace) -> list[str]:
 
     options.runs = without_comparison(options.runs)
     runs = find_runs(options.runs)
+    path = options.output or (runs[0].path / "report.html" if len(runs) == 1 else comparison_path(options.runs))
     try:
-        if len(runs) > 1:
-            return [str(write_comparison(runs, options.output or comparison_path(options.runs)))]
-        if options.output is not None:
-            raise ConfigError("--output has no effect for a single run: its page is report.html in its directory")
-        return [str(write_report(runs[0], sections_of(runs[0])))]
+        return [str(write_comparison(runs, path) if len(runs) > 1 else write_report(runs[0], sections_of(runs[0]), path))]
     except OSError as error:
-        path = options.output or (runs[0].path / "report.html" if len(runs) == 1 else comparison_path(options.runs))
         name = Path(str(error.filename or path)).name
-        what = f"{path} cannot be written" if name == path.name or name.startswith(TEMPORARY) else f"{error.filename} cannot be read"
-        raise ConfigError(f"{what} ({error.strerror or error})") from None
+        reason = error.strerror or error
+        if name == path.name or name.startswith(TEMPORARY):
+            raise ConfigError(f"{path} cannot be written ({reason}); choose another file with --output") from None
+        raise ConfigError(f"{error.filename} cannot be read ({reason})") from None
 
 
 def sections_of(run: RunFiles) -> list[Section]:

@@ -22,23 +22,23 @@ def commit_directory(temporary: Path, final: Path) -> None:
 
     If `final` exists, it is first renamed to `final.replaced`, and deleted afterwards. After a crash between the two renames,
     `restore_replaced` renames `final.replaced` back to `final`. If this function raises `OSError`, the old directory still exists under one
-    of these two names."""
+    of these two names. If `final` does not exist, `final.replaced` is not touched: it may be a folder of the user."""
     for file in sorted(temporary.rglob("*")):
         sync_file(file)
     sync_file(temporary)
-    replaced = final.with_name(final.name + REPLACED)
-    if final.exists():
+    replaced, replacing = final.with_name(final.name + REPLACED), final.exists()
+    if replacing:
         if replaced.exists():
             delete(replaced)
         os.rename(final, replaced)
     try:
         os.rename(temporary, final)
     except OSError:
-        if replaced.exists():
+        if replacing:
             os.rename(replaced, final)
         raise
     sync_file(final.parent)
-    if replaced.exists():
+    if replacing:
         remove_or_warn(replaced)  # the new directory is committed, even if the old one cannot be deleted
 
 

@@ -54,6 +54,14 @@ def format_memory(mebibytes: float) -> str:
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
 
 
+def format_size(size: int) -> str:
+    """Return the size of files in bytes with three significant digits and a suitable unit: `1.38 GB`, `24.5 MB`, `6.02 kB`, `512 bytes`."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= 0.9995 * factor:
+            return f"{_three_digits(size / factor)} {unit}"
+    return f"{size} bytes"
+
+
 def format_value(value: float | int | str) -> str:
     """Return a string unchanged, an integer with thousands separators, and any other number with four significant digits."""
     if isinstance(value, str):

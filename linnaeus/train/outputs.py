@@ -196,7 +196,7 @@ class Outputs:
         if self.config.logger.report:
             with log_page_errors(self.directory.path / "report.html"):
                 run = RunFiles(self.directory.path)
-                return write_report(run, report_sections(self.config.workload.name, run), hide)
+                return write_report(run, report_sections(self.config.workload.name, run), clean=hide)
         return None
 
     def summary(self, status: str, global_step: int, **values: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from linnaeus.checkpoint import initial_weights
-from linnaeus.commands import calibrate, evaluate, replay
+from linnaeus.commands import calibrate, evaluate, replay, report
 from linnaeus.files import refuse_read_only
 from linnaeus.train import evaluation
 
@@ -69,3 +69,12 @@ def test_replay(run: Path, capsys: pytest.CaptureFixture) -> None:
 def test_a_folder_that_can_be_made_is_not_refused(tmp_path: Path) -> None:
     refuse_read_only(tmp_path / "a" / "b", "--output", "choose another folder")
     assert not (tmp_path / "a").exists()
+
+
+def test_report(run: Path, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    path, elsewhere = run / "report.html", tmp_path / "page.html"
+    reason = os.strerror(errno.EROFS)
+    assert refused(report, [str(run)], capsys) == f"error: {path} cannot be written ({reason}); choose another file with --output"
+    assert report.main([str(run), "--output", str(elsewhere)]) == 0
+    assert capsys.readouterr().out == f"{elsewhere}\n" and not path.exists()
+    assert "<h1>" in elsewhere.read_text()

@@ -132,6 +132,7 @@ FORMATS: dict[Callable[[Any], str], dict[float | str, str]] = {
         math.nan: "?", math.inf: "?", -1: "?",
     },
     formatting.format_rate: {0.5234: "0.523", 87.34: "87.3", 999.6: "1k", 1240: "1.24k", 2.5e6: "2.5M", math.inf: "?"},
+    formatting.format_size: {999: "999 bytes", 1000: "1.00 kB", 24_521: "24.5 kB", 999_600: "1.00 MB", 4 * 10**10: "40.0 GB"},
     formatting.format_memory: {812.4: "812 MiB", 1024: "1.0 GiB", 142_336: "139.0 GiB"},
     formatting.format_value: {1234567: "1,234,567", 0.123456: "0.1235", "as it is": "as it is", math.nan: "nan"},
     formatting.format_tick: {0.5: "0.5", 1200: "1200", 25000: "25k", 3e6: "3M", -2e9: "-2G"},

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from linnaeus.files import read_json
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.rundir.finished_run import ENDED
 from linnaeus.rundir.run_record import created_at
@@ -34,11 +33,13 @@ def previous_best(run: RunFiles) -> Previous | None:
     for path in siblings:
         if path.parent == run.path.resolve():
             continue
-        summary, record = read_json(path) or {}, read_json(path.parent / "run.json") or {}
-        value = (summary.get("final") or {}).get(monitor)
-        same = data is not None and record.get("data_fingerprint") == data and created_at(record) < started
-        if same and value is not None and summary.get("status") in ENDED and _limit(RunFiles(path.parent)) == _limit(run):
-            found.append((value if lower else -value, path.parent.name, path.parent, summary["final"]))
+        other = RunFiles(path.parent)
+        same = data is not None and other.record.get("data_fingerprint") == data and created_at(other.record) < started
+        if not same or other.status not in ENDED or _limit(other) != _limit(run):
+            continue
+        value = other.final.get(monitor)
+        if value is not None:
+            found.append((value if lower else -value, other.path.name, other.path, other.final))
     if not found:
         return None
     _, name, folder, final = min(found, key=lambda entry: entry[:2])

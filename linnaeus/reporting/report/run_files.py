@@ -5,6 +5,7 @@ need it.
 import csv
 import json
 import math
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import chain, takewhile
@@ -19,6 +20,8 @@ from linnaeus.rundir.saved_config import CONFIG, parse_config
 
 Rows = list[dict[str, str]]
 Final = dict[str, float | None]
+_TYPES = {"status": str, "best": dict, "final": dict, "timings": dict}  # of entries of summary.json
+_COUNTS = ("global_step", "total_steps")  # its entries that are numbers of updates
 
 
 class RunFiles:
@@ -45,8 +48,19 @@ class RunFiles:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return the content of summary.json; {} if the file does not exist or does not contain a JSON object."""
-        return read_json(self.path / "summary.json") or {}
+        """Return the entries of summary.json, and `best`, {} if it has none.
+
+        Entries of another type than `write_summary` writes are damaged and left out; all entries are, if the file does not contain a JSON
+        object or does not exist."""
+        content = read_json(self.path / "summary.json") or {}
+        found: dict[str, Any] = {name: value for name, value in content.items() if isinstance(value, _TYPES.get(name, object))}
+        found = {name: value for name, value in found.items() if name not in _COUNTS or _is_count(value)}
+        best = {
+            metric: {"value": _numbers(own).get("value"), "global_step": own["global_step"]}
+            for metric, own in found.get("best", {}).items()
+            if isinstance(own, dict) and _is_count(own.get("global_step"))
+        }
+        return found | {"best": best}
 
     @cached_property
     def record(self) -> dict[str, Any]:
@@ -102,7 +116,7 @@ class RunFiles:
     def monitor(self) -> str:
         """Return the key of the metric that selects the best checkpoint, `schedule.best_monitor`. If the run has no best value of it,
         return the first metric with a best value in summary.json; without any, return `schedule.best_monitor`, otherwise `val/loss`."""
-        schedule, best = self.config.get("schedule"), self.summary.get("best") or {}
+        schedule, best = self.config.get("schedule"), self.summary["best"]
         own = str((schedule.get("best_monitor") if isinstance(schedule, dict) else None) or "val/loss")
         return own if own in best else next(iter(best), own)
 
@@ -138,7 +152,7 @@ class RunFiles:
         found = {name: curve.last[1] for name, curve in self.timings.items() if curve.count}
         if self.ended:
             totals = {f"time/{name}": self.summary.get(name) for name in ("samples_per_second", "wall_seconds")}
-            found |= {name: value for name, value in _numbers((self.summary.get("timings") or {}) | totals).items() if value is not None}
+            found |= {name: value for name, value in _numbers(self.summary.get("timings", {}) | totals).items() if value is not None}
         return found
 
     @cached_property
@@ -225,14 +239,18 @@ def open_run(path: Path) -> RunFiles:
     return RunFiles(path)
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
 def _numbers(metrics: Any) -> Final:
     """Return {key: number} for the entries of `metrics` that are a number or null; {} if `metrics` is not a dict.
 
-    null, NaN and infinity become None. Booleans and texts are left out."""
+    null, NaN, infinity and numbers that no float can have become None. Booleans and texts are left out."""
     if not isinstance(metrics, dict):
         return {}
     known = {name: value for name, value in metrics.items() if value is None or type(value) in (int, float)}
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in known.items()}
+    return {name: value if value is not None and abs(value) <= sys.float_info.max else None for name, value in known.items()}
 
 
 def half_width(final: Mapping[str, Any], key: str) -> float:

@@ -1,6 +1,6 @@
 """Write report.html of a run, made from the files of the run directory and the sections of its workload.
 
-    linnaeus report outputs/<experiment>/<run name>
+    linnaeus report outputs/<experiment>/<run name> [--output FILE]
 
 This command writes the page again, also for a run that was interrupted or is in progress. A missing or incomplete file is not an error: the
 page lacks the parts that need the file. The page needs no other files and no network.
@@ -28,10 +28,10 @@ from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.time_breakdown import time_breakdown
 
 
-def write_report(run: RunFiles, sections: Sequence[Section], clean: Callable[[str], str] = str) -> Path:
-    """Write report.html of `run` and return its path. sections: sections of the workload. clean: function that removes secrets from the
-    page."""
-    path = run.path / "report.html"
+def write_report(run: RunFiles, sections: Sequence[Section], path: Path | None = None, clean: Callable[[str], str] = str) -> Path:
+    """Write the page of `run` and return its path. sections: sections of the workload. path: file of the page; None: report.html in the run
+    directory. clean: function that removes secrets from the page."""
+    path = path or run.path / "report.html"
     write_atomic(path, clean(report_page(run, sections)))
     return path
 
@@ -121,9 +121,9 @@ def better_before(run: RunFiles) -> str:
     value is from summary.json, otherwise from metrics.jsonl."""
     monitor = run.monitor
     last, curve = run.final.get(monitor), run.metrics.get(monitor)
-    found = (run.summary.get("best") or {}).get(monitor) if run.ended else None
-    if isinstance(found, dict):
-        best, step = found.get("value"), found.get("global_step")
+    found = run.summary["best"].get(monitor) if run.ended else None
+    if found is not None:
+        best, step = found["value"], found["global_step"]
     elif curve is not None and curve.count:
         mode = (run.config.get("schedule") or {}).get("best_mode", "min")
         step, best = (max if mode == "max" else min)(curve.points, key=lambda point: point[1])

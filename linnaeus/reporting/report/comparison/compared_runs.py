@@ -174,7 +174,7 @@ class Compared:
 
         Without a top-1 accuracy, it is the monitored metric of the first run that has a monitored metric, otherwise `val/loss`."""
         top = [key for key in self.metrics if key.endswith("/top1") and "/with_" not in key and key.count("/") == 2]
-        monitor = next((run.monitor for run in self.runs if run.summary.get("best")), "val/loss")
+        monitor = next((run.monitor for run in self.runs if run.summary["best"]), "val/loss")
         return top[-1] if top else monitor
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from linnaeus.checkpoint.weight_files import write_weights
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import TEMPORARY, commit_directory, delete, to_json, write_atomic
+from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads.language.tokenizers import END
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from linnaeus.workloads.language.trained.library_tokenizers import FILE, library_json
@@ -55,9 +56,7 @@ def export_model(options: argparse.Namespace) -> list[str]:
     layout = layout_of(model.network)
     checks = write_folder(model, options.out, validated(find_run(options.run), model.source))
     size = sum(file.stat().st_size for file in options.out.iterdir())
-    about = (
-        f"{options.out}: {ARCHITECTURES[layout]}, {size / 1e6:,.1f} MB; {CARD} is the model card, whose open fields are yours to fill in"
-    )
+    about = f"{options.out}: {ARCHITECTURES[layout]}, {format_size(size)}; {CARD} is the model card, whose open fields are yours to fill in"
     return [*model.notes, about, *checks, f'linnaeus generate {options.out} --prompt "..."']
 
 

@@ -10,6 +10,7 @@ import datetime
 import fcntl
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -101,7 +102,8 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.file.close()
+        with suppress(OSError):  # closing tries again to write rows that `append` could not write, which was reported then
+            self.file.close()
 
 
 def batch_of_journal(out: Path) -> int | None:

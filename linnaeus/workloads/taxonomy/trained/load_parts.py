@@ -11,7 +11,7 @@ from typing import NamedTuple
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
@@ -136,6 +136,6 @@ def configuration_of(run: Path) -> Config:
 def _tree_of(run: Path) -> TaxonomyTree:
     try:
         return TaxonomyTree.from_dict(json.loads((run / "taxonomy.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise ConfigError(f"{run / 'taxonomy.json'} cannot be read ({reason}); continue the run to write it again") from None

@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,12 +59,13 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     path that does not exist, for a folder that cannot be read, and if there are no photographs."""
     found: dict[str, None] = {}
     empty: list[str] = []
-    others = 0
+    others = pipes = 0
     for path in paths:
         if os.path.isdir(path):
             inside = [os.path.join(path, name) for name in sorted(files_in(path, key="PHOTOS"), key=os.path.split)]
-            chosen = [name for name in inside if name.rpartition(".")[2].lower() in SUFFIXES]
-            others += len(inside) - len(chosen)
+            named = [name for name in inside if name.rpartition(".")[2].lower() in SUFFIXES]
+            chosen = [name for name in named if not _is_pipe(name)]
+            others, pipes = others + len(inside) - len(named), pipes + len(named) - len(chosen)
         elif os.path.exists(path):
             chosen = [path]
         elif MAGIC & set(path):
@@ -77,7 +79,16 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     names = list(found)
     notes = [f"no photograph in {quoted(path, 200)}" for path in empty]
     notes += [f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders"] if others else []
+    notes += [f"left out: {counted(pipes, 'pipe')} in the folders"] if pipes else []
     return Inputs(names, FolderFiles("", names, listed=True, present=False), metadata_of(len(names), given), tuple(notes))
+
+
+def _is_pipe(path: str) -> bool:
+    """Return True for a named pipe, or a link to one: a read would wait for a writer."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:

@@ -56,7 +56,8 @@ class TrainedClassifier(TrainedNetwork):
 
         `names`: names of taxa of any rank, lineages such as `Rosales|Moraceae|Morus`, or names with a rank such as `genus:Morus`. A named
         taxon is ignored if a finer taxon below it is named, too. Warn about names that the model does not have; `restriction.unmatched`
-        lists them. Raise `ConfigError` if the model has none of the names."""
+        lists them. The precision of a calibration holds for predictions among all taxa only. Raise `ConfigError` if the model has none of
+        the names."""
         return self.limited(of_names(TaxonIndex(self.tree), names))
 
     def limited(self, restriction: Restriction) -> TrainedClassifier:

@@ -195,6 +195,7 @@ def test_a_stopped_command_leaves_the_files_of_an_earlier_one(finished, tmp_path
         (["missing.npy", "--odd"], "missing.npy cannot be read (No such file or directory)"),
         (["bare.npy", "--odd"], "bare.npy.json cannot be read (No such file or directory)"),
         (["text.npy", "--odd"], "text.npy is damaged"),
+        (["typed.npy", "{bundle}", "{photo}"], "typed.npy is damaged (fingerprint is 3)"),
         (["other.npy", "--odd"], "it is not a file of `linnaeus embed`"),
         (["short.npy", "--odd"], "it does not belong to short.npy.csv and short.npy.json"),
         (["one.npy", "--odd"], "has the features of 1 photograph; it must have 2 or more"),
@@ -202,12 +203,13 @@ def test_a_stopped_command_leaves_the_files_of_an_earlier_one(finished, tmp_path
 )
 def test_a_mistake_is_one_line(finished, tmp_path, monkeypatch, capsys, words, line):
     monkeypatch.chdir(tmp_path)
-    for name in ("index.npy", "bare.npy", "other.npy", "short.npy"):
+    for name in ("index.npy", "bare.npy", "other.npy", "short.npy", "typed.npy"):
         write(Path(name), [[1, 0], [0, 1]])
     write(Path("one.npy"), [[1, 0], [float("nan")] * 2])
     Path("text.npy").write_text("no features")
     Path("bare.npy.json").unlink()
     Path("other.npy.json").write_text("{}")
+    Path("typed.npy.json").write_text(Path("typed.npy.json").read_text().replace('"none"', "3"))
     np.save("short.npy", np.ones((1, 2), np.float32))
     before = sorted(tmp_path.iterdir())
     filled = [word.format(index="index.npy", bundle=finished.bundle, photo=finished.photograph(0)) for word in words]

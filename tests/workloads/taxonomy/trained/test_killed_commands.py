@@ -112,11 +112,12 @@ def test_the_ends_of_batches_of_sequences_are_found_without_a_search(finished, t
 
 
 def test_a_full_disk_is_one_line(tmp_path):
-    with journal.Journal(tmp_path / "x.csv", {}, 3) as written:
+    """Rows of a small batch are still in the buffer when the journal is closed."""
+    message = r"No space left on device\); then give the same command again"
+    with pytest.raises(ConfigError, match=message), journal.Journal(tmp_path / "x.csv", {}, 3) as written:
         written.file.close()
-        written.file = open("/dev/full", "r+b", buffering=0)  # noqa: SIM115 (closed by the journal)
-        with pytest.raises(ConfigError, match=r"No space left on device\); then give the same command again"):
-            written.append([{"photograph": "a"}])
+        written.file = open("/dev/full", "r+b")  # noqa: SIM115 (closed by the journal)
+        written.append([{"photograph": "a"}])
 
 
 def test_names_that_match_nothing_of_an_earlier_command_are_deleted(finished, tmp_path):

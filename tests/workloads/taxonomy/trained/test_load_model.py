@@ -223,6 +223,15 @@ def test_a_bundle_in_the_cache_of_a_hub_is_read(finished, tmp_path):
     assert linnaeus.load_model(snapshot).predict(finished.photograph(0)) == linnaeus.load_model(blobs).predict(finished.photograph(0))
 
 
+@pytest.mark.parametrize("text", ["null", "[]", '"Rosales"', "[" * 100_000, '{"version": 1}', "{"], ids=lambda text: text[:14])
+def test_damaged_taxa_of_a_run_are_one_line(finished, tmp_path, text):
+    run = tmp_path / "run"
+    shutil.copytree(finished.run, run)
+    (run / "taxonomy.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"taxonomy.json cannot be read \(.*\); continue the run to write it again"):
+        linnaeus.load_model(run)
+
+
 TREES = {
     "rank": lambda tree: tree["ranks"].append(tree["ranks"][0]),
     "name": lambda tree: tree["names"][0].append(5),

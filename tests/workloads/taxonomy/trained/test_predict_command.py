@@ -14,6 +14,7 @@ import torch
 
 import linnaeus
 from linnaeus.errors import ConfigError
+from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import image_files
 from linnaeus.workloads.taxonomy.trained.journal import Journal
@@ -84,6 +85,14 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
     assert "32 of them were done before" in capsys.readouterr().out
 
 
+def test_as_many_taxa_are_printed_as_top_asks_for(finished, capsys):
+    (_, *ranks), given = linnaeus.load_model(finished.bundle).tree.sizes, [str(finished.bundle), str(finished.photograph(0))]
+    for words, number in (([], 3), (["--top", "1"], 1), (["--top", "7"], 7)):
+        assert predict_cli.main([*given, "--threads", "1", *words]) == 0
+        shown = [line.count(",") + 1 for line in capsys.readouterr().out.splitlines()[-len(ranks) :]]
+        assert shown == [min(number, size) for size in ranks]
+
+
 def test_the_files_name_the_test_time_augmentation(finished, tmp_path, capsys):
     for words, name in (([], "none"), (["--tta", "flip"], "flip")):
         assert predict(finished, tmp_path / f"{name}.json", *words) == 0
@@ -133,6 +142,16 @@ def test_folders_and_patterns_without_photographs_are_named(tmp_path):
     found = from_paths([f"{tmp_path}/*.jpg", f"{tmp_path}/*.png", f"{tmp_path}/empty"], {})
     assert found.names == [f"{tmp_path}/1.jpg"]
     assert found.notes == (f"no photograph in '{tmp_path}/*.png'", f"no photograph in '{tmp_path}/empty'")
+
+
+def test_a_pipe_in_a_folder_is_left_out(tmp_path):
+    """A read of it would wait for a writer. A link to nothing is kept, and named as a photograph that cannot be read."""
+    (tmp_path / "1.jpg").touch()
+    (tmp_path / "gone.jpg").symlink_to(tmp_path / "nothing.jpg")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    found = from_paths([str(tmp_path)], {})
+    assert found.names == [f"{tmp_path}/1.jpg", f"{tmp_path}/gone.jpg"]
+    assert found.notes == ("left out: 1 pipe in the folders",)
 
 
 def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, capsys):
@@ -220,6 +239,17 @@ def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):
             export_cli.main([str(run), str(finished.bundle)])
         assert exit_.value.code == 2 and words in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in finished.bundle.iterdir()}
+
+
+def test_an_export_leaves_other_folders_alone_and_prints_the_size_of_its_own(finished, tmp_path, capsys):
+    """Give the other folder the name that a replaced directory has for a moment."""
+    other = tmp_path / "bundle.replaced" / "notes.txt"
+    other.parent.mkdir()
+    other.write_text("a folder of the user")
+    assert export_cli.main([str(finished.run), str(tmp_path / "bundle")]) == 0
+    size = sum(path.stat().st_size for path in (tmp_path / "bundle").iterdir())
+    assert other.read_text() == "a folder of the user"
+    assert f"{tmp_path / 'bundle'}: {format_size(size)}; README.md" in capsys.readouterr().out
 
 
 def test_names_of_files_are_read_as_the_file_system_has_them(finished, tmp_path):

@@ -391,6 +391,7 @@ def test_other_formats_have_possible_taxa_alone(finished, model, tmp_path, name)
     assert command(finished, out, "--format", name, "--clade", model.tree.names[-1][0], *more) == 0
     text = out.read_text().lower()
     assert model.tree.names[-1][0].lower() in text and not any(other.lower() in text for other in model.tree.names[-1][2:])
+    assert f"among 1 of {model.tree.sizes[-1]} taxa of rank {model.tree.ranks[-1]}" in text  # a reader of the file knows it
 
 
 def test_a_journal_of_another_restriction_is_not_continued(finished, model, tmp_path, monkeypatch, capsys):

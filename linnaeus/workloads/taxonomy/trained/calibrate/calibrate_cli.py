@@ -176,7 +176,7 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
     Return one line of text about the choice."""
     import torch
 
-    from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods
+    from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import LEAST_GAIN, floor_likelihoods
 
     prior = model.prior
     assert prior is not None
@@ -186,7 +186,7 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
     )
     found = floor_likelihoods(prior, parts)
     best = max(found, key=lambda floor: found[floor])
-    if best == 1:
+    if found[best] - found[1.0] < LEAST_GAIN:
         model.use_prior(None)
         return [
             f"the prior over place and season is not used: the labels of {counted(len(data), 'photograph')} are not more likely with it"

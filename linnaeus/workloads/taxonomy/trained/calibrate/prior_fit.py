@@ -24,6 +24,7 @@ BATCH, LR, WEIGHT_DECAY = 512, 2e-3, 1e-2
 MOST_UPDATES, CHECK_EVERY, PATIENCE = 4000, 100, 8  # updates; checks without an improvement
 DROPPED = 0.2  # probability that a component of a training photograph is hidden, so that each also works alone
 FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # 1: no prior
+LEAST_GAIN = 1e-3  # in the mean log-likelihood of the labels, of a prior that is kept; rounding alone gives 1e-7
 
 
 def train_prior(

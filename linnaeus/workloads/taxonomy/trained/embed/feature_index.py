@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.workloads.taxonomy.trained.embed.feature_files import FORMAT, KEY, SUFFIXES, VERSION, Head, head_file, names_file
 
 
@@ -85,7 +85,11 @@ def _of_parquet(path: Path) -> FeatureIndex:
 
 
 def _head(content: Mapping[str, Any]) -> Head:
-    """Return the description of a file of features from its JSON content. Raise `ConfigError` for another format or version."""
+    """Return the description of a file of features from its JSON content. Raise `ConfigError` for another format or version, and
+    `TypeError` for a value of another type."""
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise ConfigError(f"it is not a file of `linnaeus embed`, version {VERSION}; write it with this command")
+    for name, kind in get_type_hints(Head).items():
+        if type(content[name]) is not kind:
+            raise TypeError(f"{name} is {quoted(content[name])}")
     return Head(**{name: content[name] for name in Head.__dataclass_fields__})

@@ -26,6 +26,7 @@ from torch.export import ExportedProgram
 
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import commit_directory, to_json, write_atomic
+from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads.taxonomy.trained.bundle import CARD, TREE
 from linnaeus.workloads.taxonomy.trained.export.export_check import Examples, Inputs, Runner, examples, largest_difference
 from linnaeus.workloads.taxonomy.trained.export.export_readme import readme
@@ -40,10 +41,10 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 class Written(NamedTuple):
     """Result of an export to one form.
 
-    `megabytes`: size of the files. `difference`: largest difference from the model in a probability; for timm, in a feature."""
+    `size`: bytes of the files. `difference`: largest difference from the model in a probability; for timm, in a feature."""
 
     form: str
-    megabytes: float
+    size: int
     difference: float
 
 
@@ -69,7 +70,7 @@ def write_forms(classifier: TrainedClassifier, run: Path | None, out: Path, form
         raise ConfigError(f"OUT: {out} cannot be written ({error.strerror or one_line(error)}); choose another folder") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    lines = [f"{out / FORMS[form]}: {size:,.1f} MB; largest difference {difference:.1e}" for form, size, difference in written]
+    lines = [f"{out / FORMS[form]}: {format_size(size)}; largest difference {difference:.1e}" for form, size, difference in written]
     return [*lines, f"checked on {checked.origin}; {out / CARD} describes inputs and outputs"]
 
 
@@ -96,7 +97,7 @@ def _write(classifier: TrainedClassifier, folder: Path, forms: Sequence[str], ch
         else:
             difference = _write_graph(form, program, classifier, path, checked)
         files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else folder.glob(f"{path.name}*")
-        found.append(Written(form, sum(file.stat().st_size for file in files) / 1e6, difference))
+        found.append(Written(form, sum(file.stat().st_size for file in files), difference))
     return found
 
 

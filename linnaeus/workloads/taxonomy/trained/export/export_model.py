@@ -12,6 +12,7 @@ from typing import Any
 from linnaeus.config.model_options import load_options
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json, to_json
+from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads.trained_models import validated
 
 
@@ -67,7 +68,7 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
     size = sum(file.stat().st_size for file in options.out.iterdir())
     lines = [
         *parts.weights.notes,
-        f"{options.out}: {size / 1e6:,.1f} MB; {bundle.CARD} is the model card: please fill in its marked fields",
+        f"{options.out}: {format_size(size)}; {bundle.CARD} is the model card: please fill in its marked fields",
     ]
     return [*lines, f"linnaeus predict {options.out} photo.jpg"]
 

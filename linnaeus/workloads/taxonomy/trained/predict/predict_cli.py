@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TOP = 5  # taxa of each rank
 SHOWN = 20  # photographs that are printed without --out
+LISTED = 3  # taxa of each rank that are printed without --out, unless --top or --coverage is given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +57,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--sequence", metavar="COLUMN", help="of the manifest: one answer for the photographs with the same value, a burst or an individual"
     )
     add("--together", choices=TOGETHER, help="evidence of a sequence: mean, for nearly equal photographs, or product (mean)")
-    add("--top", type=int, metavar="N", help=f"taxa of each rank in .json ({TOP})")
+    add("--top", type=int, metavar="N", help=f"taxa of each rank ({TOP} in .json, {LISTED} if printed)")
     add(
         "--precision",
         type=float,
@@ -118,7 +119,8 @@ def predict(options: argparse.Namespace) -> list[str]:
     size = batch_size(model, options.batch_size, options.out)
     if options.out is None:
         rows = [row for batch in predictions(model, inputs, 0, size, asked, threads, sequences) for row in batch]
-        return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(kind, len(rows))
+        listed = None if options.top or options.coverage else LISTED
+        return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks, listed)] + _left_out(kind, len(rows))
     FORMATS[options.format].check(inputs.columns)
     if sequences is not None and options.format == "camtrap_dp":
         check_events(inputs.columns, sequences)
@@ -136,8 +138,7 @@ def predict(options: argparse.Namespace) -> list[str]:
                 journal.append(batch)
         seconds = time.monotonic() - start
         total = _count(journal.rows())
-        views = "" if model.description.tta == "none" else f" tta={model.description.tta}"
-        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}{views}"
+        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}{_conditions(model)}"
         answered = Answered(
             journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences, model.calibration is not None
         )
@@ -145,6 +146,15 @@ def predict(options: argparse.Namespace) -> list[str]:
         count = len(inputs) if sequences is None else len(sequences)
         named = None if model.calibration is None else total.named
         return _account(options.out, kind, count, continued, total.failed, named, seconds, forward.seconds) + _unreadable(total.unreadable)
+
+
+def _conditions(model: TrainedClassifier) -> str:
+    """Return the test-time augmentation and the restriction of a model, to be added to its name; "" if it has neither."""
+    views = "" if model.description.tta == "none" else f" tta={model.description.tta}"
+    if model.restriction is None:
+        return views
+    rank, number = list(model.restriction.counts().items())[-1]
+    return f"{views} among {number:,} of {counted(model.tree.sizes[-1], 'taxon')} of rank {rank}"
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
@@ -203,8 +213,10 @@ def _calibration_notes(model: TrainedClassifier, asked: Asked, together: bool) -
     return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})", *single]
 
 
-def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
-    """Return the lines of text that show the prediction of a photograph in a terminal."""
+def _shown(row: Row, ranks: Sequence[str], listed: int | None) -> list[str]:
+    """Return the lines of text that show the prediction of a photograph in a terminal.
+
+    `listed`: most taxa of each rank; None: all in the row."""
     if "error" in row:
         return [f"{_title(row)}  not read: {row['error']}"]
     used = f"  with {', '.join(row['metadata'])}" if row["metadata"] else ""
@@ -217,7 +229,7 @@ def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
         named = "no taxon" if answer is None else f"{answer['rank']} {escaped(answer['name'])} {answer['probability']:.3f}"
         lines.append(f"  answer with a precision of {row['precision']:g}: {named}")
     for rank, taxa in row["ranks"].items():
-        lines.append(f"  {rank:<{width}}  " + ", ".join(f"{escaped(taxon['name'])} {taxon['probability']:.3f}" for taxon in taxa[:3]))
+        lines.append(f"  {rank:<{width}}  " + ", ".join(f"{escaped(taxon['name'])} {taxon['probability']:.3f}" for taxon in taxa[:listed]))
     return lines
 
 

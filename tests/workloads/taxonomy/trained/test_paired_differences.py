@@ -12,6 +12,7 @@ import torch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.metrics.photograph_table import PhotographTable
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import matched
+from linnaeus.workloads.taxonomy.trained.evaluate import paired_bins
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import compare
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -64,6 +65,20 @@ def test_only_photographs_whose_label_both_models_have_are_compared():
     assert own["species/ece"] == pytest.approx((1 / 6, 1 / 6)) and own["chain"] == pytest.approx((2 / 3, 2 / 3))
     assert own["hd1"] == pytest.approx((4 / 3, 4 / 3)) and own["severity"] == (4.0, 4.0)
     assert found.name == "other" and found.photographs == 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_interval_of_the_mean_over_classes_is_not_shifted_by_classes_that_resamples_lack(seed):
+    """Twelve of 15 classes have one photograph or two, so that about a quarter of the classes is missing in each resample."""
+    label = np.repeat(np.arange(15), [9, 9, 9] + 6 * [2] + 6 * [1])
+    random = np.random.default_rng(seed)
+    first, other = (paired_bins.macro(label, random.random(len(label)) < share) for share in (0.8, 0.3))
+    own, second, difference, low, high = paired_bins.paired(first, other, None)
+    expected = [np.mean([one.values[label == k].mean() for k in range(15)]) for one in (first, other)]
+    assert [own, second] == pytest.approx(expected) and difference == pytest.approx(expected[1] - expected[0])
+    assert low < difference < high and abs((low + high) / 2 - difference) < 0.15 * (high - low)
+    always = paired_bins.paired(paired_bins.macro(label, label == 0), paired_bins.macro(label, label < 0), None)
+    assert always[2] == pytest.approx(-1 / 15) and always[3] <= always[2] <= always[4], "a class that no resample lacks is always right"
 
 
 def test_the_same_taxon_under_another_number_is_no_disagreement():

@@ -15,44 +15,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from linnaeus.distributed.launch_environment import check_environment, get_rank_safely, get_world_size, launched, store_made_by_agent
 from linnaeus.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for the other nodes to start; `trainer.startup_timeout` is not known yet
 AGENT_STORE_TIMEOUT = timedelta(seconds=20)  # for a store that the launcher made before it started this process
-
-
-def launched() -> bool:
-    """Return True if torchrun or another launcher started this process as part of a group."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def get_rank_safely() -> int:
-    """Return the rank of this process from the launcher's environment; 0 without a launcher."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def get_world_size() -> int:
-    """Return the number of processes from the launcher's environment; 1 without a launcher."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def store_made_by_agent() -> bool:
-    """Return True if torchrun's agent created the key-value store before it started this process. Otherwise rank 0 creates it."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def check_environment() -> None:
-    """Raise `ConfigError` if RANK and WORLD_SIZE are set, but the other variables of a launcher are missing, or the rank is too large.
-
-    torch would print a traceback, or wait half an hour for processes that do not exist."""
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    rank, size = get_rank_safely(), get_world_size()
-    fix = "start with torchrun, or unset RANK and WORLD_SIZE to train with one process"
-    if missing:
-        raise ConfigError(f"RANK={rank} WORLD_SIZE={size} are set, as by a launcher, without {' and '.join(missing)}; {fix}")
-    if not 0 <= rank < size:
-        raise ConfigError(f"RANK={rank} is not the rank of one of WORLD_SIZE={size} processes; {fix}")
 
 
 class DistributedContext:

@@ -6,7 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.tree import TaxonomyTree, distinct_lineages, fill_holes, number_names
+from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes, number_names
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.trees import chain, is_path
 
 RANKS = ("kingdom", "family", "genus", "species")

@@ -35,8 +35,9 @@ from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
 from linnaeus.workloads.taxonomy.heads.head import LinearScores, Scores
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalScores
-from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, guarantee, labelled
+from linnaeus.workloads.taxonomy.trained.calibrate import guarantee, labelled
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import COVERAGES, Evidence, fit_temperature, fit_thresholds, is_tuning
+from linnaeus.workloads.taxonomy.trained.calibrate.fit import batches
 from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 from linnaeus.workloads.taxonomy.trained.rollup import UNKNOWN, WRONG, Paths, confident_paths, outcomes
@@ -183,7 +184,7 @@ def of_run(run: Path, checkpoint: str | None) -> Population:
     model.calibration = None
     data = labelled.of_run(run, "validation", model.tree, model.components)
     parts, paths, rows = [], [], []
-    for _, good, prepared in calibrate_cli._batches(model, data):
+    for _, good, prepared in batches(model, data):
         scores = model.scores(prepared)
         parts.append(raw(scores))
         paths.append(scores.path().numpy())

@@ -37,6 +37,7 @@ import main
 from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import compose, compose_tree, group_files
+from linnaeus.config.registry import GROUPS
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
 from linnaeus.health.alarm import MEASURED, Alarm
@@ -424,13 +425,16 @@ def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> N
 
 
 def run_jobs(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Run jobs in this process, or in a group of several processes whose files are in `folder`."""
+    """Run jobs in this process, or in a group of several processes whose files are in `folder`.
+
+    Plugins that earlier tests have registered in this process are not used, since the processes of a group do not have them."""
     for one in jobs:
         Path(one["root"]).mkdir(parents=True, exist_ok=True)
     if processes > 1:
         run_group(processes, jobs, folder)
-    for one in jobs if processes == 1 else ():
-        run_job(one)
+    with mock.patch("linnaeus.config.registry._parts", {group: {} for group in GROUPS}):
+        for one in jobs if processes == 1 else ():
+            run_job(one)
     torch.use_deterministic_algorithms(False)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.config.registry import _parts
 from tests import runs
 from tests.laws.test_factorisation import distance, losses, parameters
 
@@ -30,14 +29,6 @@ COUNTED += ["schedule.validate=[]", "schedule.validate_at_end=false", "schedule.
 COUNTED += ["schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0"]
 TAXA = {"few": "data.ranks=[order,family]", "many": "data.ranks=[genus,species]"}  # 20 and 160 taxa
 RUN = "biota/run"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_plugins():
-    """Hide the plugins that earlier tests have registered in this process: runs of one process are started in it, others are not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linnaeus.config.registry._parts", {group: {} for group in _parts})
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from linnaeus import train, workloads
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.reporting import setup_logging
-from linnaeus.train.build import build_sampler, build_train_loader
+from linnaeus.train.build_data import build_sampler, build_train_loader
 from linnaeus.train.planning import Plan
 from linnaeus.workloads.base import Workload
 

@@ -115,7 +115,7 @@ class RunReports:
         backward takes about twice as long as forward. After a resume, the mean seconds of a pass (or checkpoint) in the launch before count
         like one more pass (or checkpoint) of this launch.
 
-        clocks: result of `train.readings.timings`, and recent rates if there are any. step: current step. validating, saving: seconds spent
+        clocks: result of `train.timings.timings`, and recent rates if there are any. step: current step. validating, saving: seconds spent
         on validation and on checkpoints so far in this launch. save_intervals: seconds between checkpoints due by wall time, one for each
         such schedule. validated: True if the passes of this step are done."""
         earlier, samples_per_second = self.earlier, clocks.get("recent/samples_per_second")

@@ -17,9 +17,10 @@ from linnaeus.progress import TrainingProgress
 from linnaeus.reporting.console import RESULT
 from linnaeus.reporting.ending import describe_end
 from linnaeus.rundir.repeat import another_seed
-from linnaeus.train import readings, saving
-from linnaeus.train.outputs import log_page_errors, log_write_errors
+from linnaeus.train import saving
+from linnaeus.train.logged_errors import log_page_errors, log_write_errors
 from linnaeus.train.state import INTERRUPTED, Training
+from linnaeus.train.timings import timings
 from linnaeus.train.validation import run_pending_validations, schedule_final_validations
 
 log = logging.getLogger("linnaeus")
@@ -62,7 +63,7 @@ def finish(t: Training) -> str:
     write_lost_results(t)
     if t.context.is_master:
         t.workload.finish()
-    t.output.sinks.log(t.progress.global_step, readings.timings(t), "timings")
+    t.output.sinks.log(t.progress.global_step, timings(t), "timings")
     if status != INTERRUPTED:
         # before the summary: a run that counts as finished is not continued, so no later launch sends its rows
         t.output.sinks.close(status)
@@ -100,7 +101,7 @@ def show_result(t: Training) -> None:
     files = ({"report": report} if report is not None else {}) | {"tables": path / "train.log"}
     again = another_seed(path, t.config.run.name, t.config.seed)
     commands = () if t.run.interrupted else (*t.workload.next_commands(path), again)
-    for line in describe_end(t.workload.headline(final), final, readings.timings(t), files, commands, step):
+    for line in describe_end(t.workload.headline(final), final, timings(t), files, commands, step):
         log.log(RESULT, line)
 
 
@@ -118,7 +119,7 @@ def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
 
 def write_summary(t: Training, status: str, **values: Any) -> None:
     """Write summary.json with `status`, the best and final metrics, the timings, and `values` as further entries."""
-    numbers = readings.timings(t)
+    numbers = timings(t)
     compiled = {} if t.compilation is None else {"compiled": t.compilation.summary()}
     t.output.summary(
         status,

@@ -5,12 +5,11 @@ broadcasts."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.finished_run import read_summary
 from linnaeus.rundir.validation_results import ValidationResults
+from linnaeus.train.logged_errors import log_page_errors, log_write_errors
 from linnaeus.workloads import report_sections
 from linnaeus.workloads.base import Workload
 
@@ -250,29 +250,6 @@ class Outputs:
         if self.batches is not None:
             self.batches.close()
         self.notifier.close(text, failed=status == "failed")
-
-
-@contextlib.contextmanager
-def log_write_errors(path: Path) -> Iterator[None]:
-    """Return a context manager that logs an `OSError` of its block instead of raising it. path: the file written, for the message."""
-    try:
-        yield
-    except OSError as error:
-        log.error("%s could not be written (%s)", path, error.strerror or error)
-
-
-@contextlib.contextmanager
-def log_page_errors(path: Path) -> Iterator[None]:
-    """Return a context manager that logs any exception of its block instead of raising it, with its traceback in train.log. path: the file
-    or folder written, for the message.
-
-    For pages and examples that are made after summary.json is written: an error in them must not mark a finished run as failed."""
-    try:
-        with log_write_errors(path):
-            yield
-    except Exception as error:
-        log.error("%s is not complete (%s: %s); the results of the run are not affected", path, type(error).__name__, error)
-        log.debug("traceback", exc_info=True)
 
 
 # -- construction --------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from linnaeus.rundir.identity import plain
-from linnaeus.train.outputs import CheckpointNotWritten, log_write_errors
+from linnaeus.train.logged_errors import log_write_errors
+from linnaeus.train.outputs import CheckpointNotWritten
 from linnaeus.train.readings import costs
 from linnaeus.train.state import Training
 

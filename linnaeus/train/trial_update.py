@@ -24,7 +24,8 @@ from linnaeus.config.schema import Config
 from linnaeus.data.sampler import ValidationBatches, validation_part
 from linnaeus.data.samples import SampleIndex
 from linnaeus.distributed import DistributedContext
-from linnaeus.train.build import build_sampler, build_training
+from linnaeus.train.build import build_training
+from linnaeus.train.build_data import build_sampler
 from linnaeus.train.freezing import set_training
 from linnaeus.train.loop import Window, accumulate_gradients, apply_update
 from linnaeus.train.planning import Plan

@@ -13,8 +13,8 @@ of the seeds 1, 2, ..., and evaluated on the test samples, which are not read be
 start and validations included, on one thread. Differences are paired by seed, with the 95 % interval of Student's t. Every finished
 trial is a line of `--results`, and is not repeated.
 
-With `--half-labels` the same settings are trained again after half of the labels of the training samples at the finest rank were removed.
-The flat script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
+With `--half-labels` all this is done again after half of the labels of the training samples at the finest rank were removed. The flat
+script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
 
 With `--unseen` the same settings are trained again without half of the finest classes whose parent has other classes. The measures are
 those of the coarser ranks on the test photographs of these classes.
@@ -60,7 +60,7 @@ def tune(study: Study, name: str, parallel: int) -> dict[str, str]:
     pairs = [(kind, setting) for kind in TUNED for setting in settings_of(kind)]
     with ThreadPoolExecutor(parallel) as pool:
         found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], pair[1], 0), pairs), strict=True))
-    print(f"\n{name}, validation rows, seed 0\n\n| | setting | {finest} | CPU s |\n|---|---|---:|---:|")
+    print(f"\n{name}, validation rows, seed 0{described(study, name)}\n\n| | setting | {finest} | CPU s |\n|---|---|---:|---:|")
     for (kind, setting), result in found.items():
         print(f"| {kind} | {setting} | {100 * result['val'][finest]:.1f} | {result['cost']['cpu_seconds']:.0f} |")
     best = {kind: max(settings_of(kind), key=lambda s: found[kind, s]["val"][finest]) for kind in TUNED}
@@ -73,12 +73,16 @@ def test(study: Study, name: str, chosen: dict[str, str], seeds: Sequence[int], 
     with ThreadPoolExecutor(parallel) as pool:
         found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], chosen[pair[0]], pair[1]), pairs), strict=True))
     results: Results = {kind: [found[kind, s]["test"] | found[kind, s]["cost"] for s in seeds] for kind in KINDS}
-    finest = SETS[name].finest
-    labels = f", {study.unlabelled:.0%} of the training rows without {finest}" if study.unlabelled else ""
-    labels += f", of {finest} classes without training rows" if study.unseen else ""
-    title = f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}{labels}\n\n"
+    title = f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}{described(study, name)}\n\n"
     print(title + "\n".join(table(name, chosen, results, unseen=study.unseen > 0)))
     return results
+
+
+def described(study: Study, name: str) -> str:
+    """Return text about the training rows or test rows that `study` leaves out; "" if there are none."""
+    finest = SETS[name].finest
+    text = f", {study.unlabelled:.0%} of the training rows without {finest}" if study.unlabelled else ""
+    return text + (f", of {finest} classes without training rows" if study.unseen else "")
 
 
 def table(name: str, chosen: dict[str, str], results: Results, unseen: bool = False) -> list[str]:
@@ -176,9 +180,12 @@ def run(o: argparse.Namespace, study: Study) -> tuple[dict[str, dict[str, str]],
     results = {} if o.tune_only else {name: test(study, name, chosen[name], seeds, o.parallel) for name in o.sets}
     if o.half_labels:
         half = dataclasses.replace(study, unlabelled=0.5)
-        for name, full in list(results.items()):
-            results[f"{name}, half of the labels"] = test(half, name, chosen[name], seeds, o.parallel)
-            print("\n" + "\n".join(losses(name, full, results[f"{name}, half of the labels"])))
+        for name in o.sets:
+            own = f"{name}, half of the labels"
+            chosen[own] = tune(half, name, o.parallel)
+            if not o.tune_only:
+                results[own] = test(half, name, chosen[own], seeds, o.parallel)
+                print("\n" + "\n".join(losses(name, results[name], results[own])))
     if o.unseen:
         without = dataclasses.replace(study, unseen=UNSEEN)
         for name in o.sets:

@@ -5,7 +5,8 @@
 
 A group is a table: `photos` without changes, and variants of it. `tail` has remedies for long-tailed classes: resampling, logit adjustment,
 and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
-other heads and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples.
+other heads and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples. `labels` has other
+heads and weights of the ranks too, on photographs of which half have no label at the finest rank.
 
 Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
 of the finest rank: of all validation photographs (top-1), without their metadata (masked), the mean over classes (macro), and the means
@@ -35,7 +36,8 @@ UNCHANGED = "photos"
 
 
 class Variant(NamedTuple):
-    """Settings of a training, KEY=VALUE. second: settings of a second stage; () without one. `{finest}` is the finest rank of the set."""
+    """Settings of a training, KEY=VALUE. second: settings of a second stage; () without one. `{finest}` is the finest rank of the set, and
+    `{most}` the weight with which this rank has 60 % of the sum of the weights."""
 
     settings: Sequence[str] = ()
     second: Sequence[str] = ()
@@ -65,7 +67,16 @@ GROUPS: dict[str, dict[str, Variant]] = {
         "15 % masked": Variant(["schedule.meta_mask_prob.start=0.15", "schedule.meta_mask_prob.end=0.15"]),
         "75 % masked": Variant(["schedule.meta_mask_prob.start=0.75", "schedule.meta_mask_prob.end=0.75"]),
     },
+    "labels": {
+        UNCHANGED: Variant(),
+        "60 % for the finest rank": Variant(["weighting.weights={{{finest}:{most}}}"]),
+        "equal weights": Variant(["weighting.weights={{}}"]),
+        "linear": Variant(["head=linear"]),
+        "linear, 60 % for the finest rank": Variant(["head=linear", "weighting.weights={{{finest}:{most}}}"]),
+        "finest known label alone": Variant(["loss=marginal", "weighting.weights={{}}"]),
+    },
 }
+UNLABELLED = {"labels": 0.5}  # group -> share of the training photographs without a label at the finest rank
 KEYS = {
     "top-1": "{finest}/top1",
     "masked": "masked/{finest}/top1",
@@ -84,7 +95,8 @@ def train(study: Study, name: str, variant: Variant, seed: int, epochs: int) -> 
 
     Measures of the pass with masked metadata begin with `masked/`. Without such a pass, the model does not read metadata, and the accuracy
     is that of the normal pass."""
-    first, second = ([text.format(finest=SETS[name].finest) for text in settings] for settings in variant)
+    names = {"finest": SETS[name].finest, "most": 1.5 * (len(SETS[name].ranks) - 1)}
+    first, second = ([text.format(**names) for text in settings] for settings in variant)
     fixed = ["experiment=photos", *SETS[name].settings(study.manifest(name, seed)), *COMMON, "data.image_size=64", f"seed={seed}"]
 
     def work(folder: Path) -> dict[str, Measures]:
@@ -138,7 +150,8 @@ def main() -> int:
     o = parser.parse_args()
     for group in o.groups:
         with tempfile.TemporaryDirectory(prefix="recipes-") as root:
-            results = train_group(Study(o.results.resolve(), o.data.resolve(), Path(root)), o.set, group, o.seeds, o.epochs, o.parallel)
+            study = Study(o.results.resolve(), o.data.resolve(), Path(root), unlabelled=UNLABELLED.get(group, 0.0))
+            results = train_group(study, o.set, group, o.seeds, o.epochs, o.parallel)
         title = f"\n{group}: {o.set}, validation photographs, {o.epochs} epochs of 64 px, seeds 0 to {o.seeds - 1}\n\n"
         print(title + "\n".join(table(SETS[o.set].finest, results)), flush=True)
     return 0

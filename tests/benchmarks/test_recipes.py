@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.recipes import __main__ as recipes
 from benchmarks.recipes import scoring, sets, trials, variants
 from benchmarks.recipes.__main__ import KINDS, losses, table
 from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
@@ -228,6 +230,28 @@ def test_the_losses_without_labels_are_paired():
     assert lines[2] == "| flat script | 51.0 | 41.0 | 10.0 | -1.0 (-1.0 to -1.0) |"
 
 
+def test_settings_are_chosen_again_for_half_of_the_labels(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tested = list[tuple[float, str, str]]()
+
+    def train(own: Study, name: str, kind: str, setting: str, seed: int) -> dict[str, dict[str, float]]:
+        if seed:
+            tested.append((own.unlabelled, kind, setting))
+        best = list(settings_of(kind))[-1 if own.unlabelled else 0]
+        found = {"species/top1": 0.9 if setting == best else 0.5, "cpu_seconds": 4.0}
+        return {"val": found, "test": found, "cost": found}
+
+    monkeypatch.setattr(recipes, "train", train)
+    options = argparse.Namespace(seeds=1, sets=["small"], parallel=1, half_labels=True, unseen=False, tune_only=False)
+    recipes.run(options, study)
+    expected = [(share, kind, list(settings_of(kind))[last]) for share, last in ((0.0, 0), (0.5, -1)) for kind in KINDS]
+    assert tested == expected
+    assert "small, validation rows, seed 0, 50% of the training rows without species" in capsys.readouterr().out
+    recipes.run(argparse.Namespace(**vars(options) | {"tune_only": True}), study)
+    assert tested == expected
+
+
 def test_a_second_stage_starts_from_the_first_and_its_time_is_added(study: Study, monkeypatch: pytest.MonkeyPatch):
     calls = list[tuple[Path, list[str]]]()
 
@@ -260,7 +284,7 @@ def test_every_variant_is_a_configuration_of_its_own():
     for group in variants.GROUPS.values():
         trees = set[str]()
         for own in group.values():
-            words = [text.format(finest="species") for text in (*own.settings, *own.second)]
+            words = [text.format(finest="species", most=6.0) for text in (*own.settings, *own.second)]
             assert compose(["experiment=photos", "data.path=x", *words, *(["run.init_from=x"] if own.second else [])])
             trees.add(repr(compose_tree(["experiment=photos", "data.path=x", *words])))
         assert len(trees) == len(group)

@@ -51,6 +51,7 @@ class Facts:
 
     rows: int  # training photographs
     ranks: tuple[str, ...]  # predicted taxonomic ranks, coarse to fine
+    finest: tuple[float, ...]  # for each rank, share of the training photographs whose finest known label is at this rank
     known: dict[str, int]  # metadata component -> training photographs that have it
     side: int  # median short side of the photographs, in pixels
     device: str  # cpu or cuda
@@ -139,12 +140,23 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     return Facts(
         rows=len(rows),
         ranks=source.tree.ranks,
+        finest=finest_labels(source.labels[rows]),
         known=dict(zip(COMPONENTS, known.tolist(), strict=True)),
         side=median_side(source, rows),
         device=device,
         has_bf16=cpu_has_bf16() if device == "cpu" else not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
         pretrained=bool(getattr(model, "pretrained", False) or getattr(model, "pretrained_file", None)),
     )
+
+
+def finest_labels(labels: np.ndarray) -> tuple[float, ...]:
+    """Return for each rank the share of the rows of `labels`, int64 [N, R], whose finest known label is at this rank. Rows without a label
+    are not counted."""
+    import numpy as np
+
+    known = labels >= 0
+    rank = labels.shape[1] - 1 - known[known.any(axis=1), ::-1].argmax(axis=1)
+    return tuple((np.bincount(rank, minlength=labels.shape[1]) / max(len(rank), 1)).tolist())
 
 
 def median_side(source: Source, rows: np.ndarray) -> int:
@@ -227,8 +239,12 @@ def choose_weights(facts: Facts, given: Settings) -> tuple[dict[str, float], str
     coarser = len(facts.ranks) - 1
     if not coarser:
         return {}, "one rank"
-    weight = round(FINEST_SHARE / (1 - FINEST_SHARE) * coarser, 3)
-    return {facts.ranks[-1]: weight}, f"{FINEST_SHARE:.0%} of the sum of the weights, so that the coarser ranks do not cost the finest"
+    more = FINEST_SHARE / (1 - FINEST_SHARE) * coarser - 1
+    weights = {rank: round(1 + more * share, 1) for rank, share in zip(facts.ranks, facts.finest, strict=True)}
+    reason = f"{FINEST_SHARE:.0%} of the sum of the weights for the finest rank, so that the coarser ranks do not cost the finest"
+    if facts.finest[-1] < 0.95:
+        reason += f"; less, because {1 - facts.finest[-1]:.0%} of the photographs have no label there, and more for their finest known rank"
+    return {rank: weight for rank, weight in weights.items() if weight != 1}, reason
 
 
 def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:

@@ -1,12 +1,12 @@
 """linnaeus: train a hierarchical species classifier, or another research program on the same loop.
 
-    python main.py                                   the embedded data, about two minutes on two CPU cores
-    python main.py experiment=plants480              an experiment file of conf/experiment
-    torchrun --nproc-per-node=2 main.py experiment=plants480
-    python main.py plan=true                         print the whole schedule, train nothing
-    python main.py -m seed=0,1,2                     a sweep
-    python main.py --help                            every key with its type, value and meaning
-    python main.py --cfg job                         the configuration as YAML
+    python main.py                                              the embedded data, about four minutes on two CPU cores
+    python main.py experiment=photos data.path=photos.csv       your own photographs, with conf/experiment/photos.yaml
+    torchrun --nproc-per-node=2 main.py experiment=photos data.path=photos.csv
+    python main.py plan=true                                    print the whole schedule, train nothing
+    python main.py -m seed=0,1,2                                a sweep
+    python main.py --help                                       every key with its type, value and meaning
+    python main.py --cfg job                                    the configuration as YAML
 
 If a run is killed at any instant, the same command continues the run. This file is the table of contents: it builds the parts in the order
 of their dependencies and runs the epochs. The loop is `linnaeus/train/loop.py`."""

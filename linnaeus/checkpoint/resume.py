@@ -194,9 +194,9 @@ def _on_all_ranks(find: Callable[[], ResumePoint], is_master: bool, broadcast_ob
 # -- the rollback note ---------------------------------------------------------------------------------------------------------
 #
 # `run.resume=PATH` with an older checkpoint of the run itself resumes from it once, not at every start: when the same command is repeated
-# after a kill, the run must not be rolled back again, and the named checkpoint may be gone, because retention deletes it when the run is
-# past it. The note records the named checkpoint and hashes of the newer ones, which the rollback abandons. Newer checkpoints that are not
-# in the note were written since then. It is written before the abandoned ones are renamed, so that a kill in between loses nothing.
+# after a kill, the run must not be rolled back again, and the named checkpoint may be gone, because retention deletes it when the run has
+# newer ones. The note records the named checkpoint and hashes of the newer ones, which the rollback abandons. Newer checkpoints that are
+# not in the note were written since then. It is written before the abandoned ones are renamed, so that a kill in between loses nothing.
 
 NOTE = "went-back.json"
 

@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
 
     records: int  # consecutive samples in a block
     window: int  # largest number of blocks in a window
-    starts: np.ndarray | None = None  # int64 [blocks], first sample of each block, for blocks of different sizes; None: all are alike
+    starts: np.ndarray | None = None  # int64 [blocks], first sample of each block, for blocks of different sizes; None: all have one size
 
 
 def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:

@@ -6,8 +6,8 @@ move any more. So a moment is rounded up or down at random, with probabilities t
 2015, "Deep Learning with Limited Numerical Precision").
 
 The random bits are a function of the seed, the number of the update and the place in the parameters: a fixed table of hashed 16-bit numbers
-XOR a key of the update and the batch. So a resumed run draws the same bits, all processes round alike on any device, and no generator is
-used. Over the updates each element draws independent, uniform numbers, at one pass over memory instead of the ten of a hash."""
+XOR a key of the update and the batch. So a resumed run draws the same bits, all processes round in the same way on any device, and no
+generator is used. Over the updates each element draws independent, uniform numbers. This takes one pass over memory; a hash takes ten."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class ExternalOptimizer(BaseOptimizer):
             group["lr"] = lr * scale
         self.optimizer.step()
         if not self._checked:
-            self._checked = bool(self.state)  # refuses a state that cannot be saved, before hours of training are lost
+            self._checked = bool(self.state)  # `state` raises an error if the state cannot be saved; hours of training would be lost later
 
 
 def timm_optimizer(config: TimmOptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

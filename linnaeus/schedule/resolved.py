@@ -290,7 +290,7 @@ def _check_probabilities(schedule: ScheduleConfig, effective: Sequence[str]) -> 
     """Raise `ConfigError` if mixing or null-label masking is configured, but not in `effective`, the names of the probabilities that the
     data support.
 
-    The metadata-masking probabilities are not checked: their defaults are above 0, so a user's choice cannot be told from a default."""
+    The metadata-masking probabilities are not checked: their defaults are above 0, so they may not be the user's choice."""
     for name, disabled in (("mixup_prob", 0.0), ("null_mask_prob", 1.0)):
         ramp = getattr(schedule, name)
         if name not in effective and (ramp.start, ramp.end) != (disabled, disabled):

@@ -78,5 +78,5 @@ def check_monitor(schedule: ScheduleConfig) -> None:
     name = event_of_metric(stop.monitor)
     if not getattr(schedule, name):
         raise ConfigError(
-            f"schedule.early_stop.monitor is {stop.monitor}, which is never measured: schedule.{name} is []; use, say, [1epochs]"
+            f"schedule.early_stop.monitor is {stop.monitor}, which is never measured: schedule.{name} is []; set it, such as [1epochs]"
         )

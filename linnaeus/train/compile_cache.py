@@ -1,6 +1,6 @@
 """Keep the results of torch.compile in `<run>/compile_cache/`, so that the next launch of the run compiles in less time.
 
-A file contains what torch itself caches of the graphs of a launch: generated source code and the kernels of a GPU. Its name has the
+A file contains torch's own cache of the graphs of a launch: generated source code and the kernels of a GPU. Its name has the
 versions and the device, so launches on several kinds of machines each have a file. torch also checks each entry against its own version and
 the graph. On a CPU the entries do not contain machine code, which the C++ compiler makes again if torch's folder for temporary files does
 not have it. A later launch executes the content of a file, so trust a file only as much as the rest of the run directory."""

@@ -94,8 +94,8 @@ class Compilation:
         graphs = compiled_graphs()
         if graphs > self._last and work in self._seen:
             if not self.recompilations:
-                reason = "TORCH_LOGS=recompiles says why; a workload should pad its batches to the same sizes"
-                log.warning("torch.compile has compiled again, for work like before (%s): %s", ", ".join(map(str, work)), reason)
+                reason = "TORCH_LOGS=recompiles prints the reason; a workload should pad its batches to the same sizes"
+                log.warning("torch.compile has compiled the same work again (%s): %s", ", ".join(map(str, work)), reason)
             self.recompilations += graphs - self._last
         self._seen.add(work)
         self._last = graphs

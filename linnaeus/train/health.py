@@ -42,7 +42,7 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     raise_alarms(t, t.health.observe(found._replace(settled=settled(t, found.first_step, len(found.norms)))))
     ratios = t.update_ratio.read()
     applied, sums = bool(norms) and math.isfinite(norms[-1]), t.tracker.losses.sums[-1:].sum(0)
-    if t.ops.should_log_metrics(t.progress.global_step):  # not for a row that an alarm has added: a lasting problem would be said earlier
+    if t.ops.should_log_metrics(t.progress.global_step):  # not in rows added by an alarm: another alarm would be raised earlier
         raise_alarms(t, t.health.observe_row(row_numbers(t, row, ratios, applied, sums.tolist())))
     more |= {f"train/update_ratio/{group}": ratio for group, ratio in ratios.items()}
     return more | {"train/alarms": t.health.count}

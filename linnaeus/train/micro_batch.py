@@ -68,7 +68,7 @@ def largest(config: Config, context: DistributedContext, directory: RunDirectory
 
     `share`: samples of one process in an update. Raise `ConfigError` on every process if no size fits, or if the parameters of the model
     are divided over the processes."""
-    # one process with its share of the global batch: without collectives, in which the others would wait for a process that has failed
+    # one process with its share of the global batch, without collectives: in them the others would wait for a process that has failed
     alone = with_trainer(
         config,
         global_batch_size=share,

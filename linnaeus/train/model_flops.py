@@ -211,7 +211,7 @@ class FlopsOfRun:
 def _count(model: nn.Module, batch: Mapping[str, Tensor], stated: float | None = None) -> Counted | None:
     """Return the number of operations for one sample; None if they cannot be counted, with the reason in the log.
 
-    stated: the number that the model itself states, without repeated operations, which then replaces the counted one; None: not stated."""
+    stated: number of operations that the model defines, without repeated ones. It replaces the counted number; None: count them."""
     try:
         # `Workload.prepare` may leave out `weight`: the batch is the input of the model
         found = count_flops(model, batch, len(batch.get("weight", next(iter(batch.values())))))

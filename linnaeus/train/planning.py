@@ -49,8 +49,8 @@ FEW_UPDATES = 10  # a run of fewer updates trains almost nothing
 @dataclass(frozen=True)
 class Plan:
     """Length and schedule of a run, known before the first batch. `length`: steps of the run and of an epoch. `accumulation`: micro-batches
-    per update on a process. `resolved`: the schedule in steps. `ops`: methods that say which events are due at a step. `lr`: learning rate
-    at each step.
+    per update on a process. `resolved`: the schedule in steps. `ops`: methods that return the events of a step. `lr`: learning rate at each
+    step.
 
     `text`: the printed schedule, the content of schedule.txt."""
 
@@ -146,7 +146,7 @@ def patience_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:
     """Return a line for `schedule.early_stop.patience` and for `lr_scheduler.patience` if it has no effect: the run validates too seldom
     before its last step. Return a line, too, for settings of `schedule.early_stop` that need a patience or a bound, and have none."""
     stop, scheduler = config.schedule.early_stop, config.lr_scheduler
-    found: list[tuple[str, int, str, int, str]] = []  # (key, its value, metric, validations without improvement, what follows)
+    found: list[tuple[str, int, str, int, str]] = []  # (key, its value, metric, validations without improvement, consequence)
     if stop.patience is not None:
         found.append(("schedule.early_stop", stop.patience, stop.monitor, stop.patience, "training stops"))
     if isinstance(scheduler, PlateauConfig):

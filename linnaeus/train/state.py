@@ -128,7 +128,7 @@ class Training:
     flops: FlopsOfRun | None = None  # operations of the model; None on other ranks than 0, and if they are not needed
     ranks: RankReport = field(init=False)  # times and memory of all processes; set by `build_training`
     compilation: Compilation | None = None  # counts compiled graphs; None: nothing is compiled
-    sections: Sections | None = None  # times the parts of updates; None: nothing asks for them
+    sections: Sections | None = None  # times the parts of updates; None: times are not requested
     growth: Growth | None = None  # None: all weights are connected
     run: RunState = field(default_factory=RunState)
     clock: Clock = field(default_factory=Clock)

@@ -151,7 +151,7 @@ def make_update(t: Training, window: Window) -> None:
     apply_update(t, window, 0)
 
 
-# -- what a trial must not change ----------------------------------------------------------------------------------------------
+# -- state that a trial must not change ------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -113,4 +113,4 @@ def test_a_recompilation_is_said_and_counted(tmp_path, compiler, capsys):
         patch.setattr(TrainingProgress, "start_training_epoch", forgetting)
         found = runs.run("vectors", tmp_path, *COMPILED, "schedule.validate=[]", "schedule.best_monitor=val/loss")
     assert runs.summary(found)["compiled"]["recompilations"] >= 2
-    assert "torch.compile has compiled again, for work like before (update, 32, None)" in capsys.readouterr().out
+    assert "torch.compile has compiled the same work again (update, 32, None)" in capsys.readouterr().out

@@ -19,7 +19,7 @@ class ReadRunConfig:
     """Settings of the trained model whose activations a dictionary learns to reconstruct."""
 
     run: str | None = setting("directory of the run whose model is read; null: none, for data=planted")
-    module: str | None = setting("name of the module whose output is read, such as blocks.1; a wrong name lists the nearest ones")
+    module: str | None = setting("name of the module whose output is read, such as blocks.1; the error for a wrong name lists similar ones")
     channels: str = setting(
         "place of the channels in an output of four dimensions: first, [B, C, H, W], or last, [B, H, W, C]", choices=("first", "last")
     )
@@ -27,7 +27,7 @@ class ReadRunConfig:
         "checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest", step=True
     )
     settings: list[str] = setting("settings that replace those of that run, such as ['data.path=/new/place']")
-    report_features: int = setting("strongest features that report.html shows, beside those that detect a taxon; 0: none of both", low=0)
+    report_features: int = setting("strongest features that report.html shows, beside those that detect a taxon; 0: neither", low=0)
     report_samples: int = setting("validation samples of that run, and training samples, that are read for report.html", low=1)
 
 

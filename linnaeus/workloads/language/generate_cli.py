@@ -36,7 +36,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Generate text from a trained model. Prompts are continued together, each as it would be alone.",
     )
     add = parser.add_argument
-    add("run", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2)")
+    add("run", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2, GPT-NeoX)")
     add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
     add(
         "--tokenizer",

@@ -50,7 +50,7 @@ class RecordsConfig(TaxonomyDataConfig):
     )
     weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
     group_column: str | None = setting(
-        "column (observation, observer, site) whose equal values stay in the same split; auto: one of observations, by name; null: none"
+        "column (observation, observer, site) whose equal values are kept in one split; auto: one of observations, by name; null: none"
     )
     validation_fraction: float | None = setting(
         "share of the rows for validation, if the rows are split at random; null: 0.2, or one of data.folds", low=0, high=1
@@ -93,7 +93,7 @@ class StoreConfig(RecordsConfig):
     split_column: str | None = setting("auto: the split of the store, if it has one; null: split at random")
     weight_column: str | None = setting("auto: the weights of the store, if it has them; null: equal weights")
     group_column: str | None = setting(
-        "column whose equal values stay in the same split; auto: data.group_column of `linnaeus prepare`; null: none"
+        "column whose equal values are kept in one split; auto: data.group_column of `linnaeus prepare`; null: none"
     )
 
 
@@ -138,10 +138,10 @@ class CamtrapConfig(ManifestConfig):
         choices=("animal", "human", "vehicle", "blank"),
     )
     photo_names: str | None = setting(
-        "how files are named: by the path or the last part (name) of the URL, or mediaID or fileName (id); url: read by URL; null: as most",
+        "name of a file: path or last part (name) of its URL, mediaID or fileName (id); url: read by URL; null: what finds the most files",
         choices=("path", "name", "id", "url"),
     )
-    group_column: str | None = setting("column whose equal values stay in the same split; auto: eventID, the events; null: none")
+    group_column: str | None = setting("column whose equal values are kept in one split; auto: eventID, the events; null: none")
     min_probability: float | None = setting("least probability of machine classifications that are used; null: any", low=0, high=1)
 
 
@@ -155,11 +155,11 @@ class DarwinCoreConfig(ManifestConfig):
     path: str = setting("Darwin Core Archive: a zip or tar file, a folder, or its table of occurrences alone")
     root: str | None = setting("folder that contains the files of the photographs; null: the folder of the archive")
     photo_names: str | None = setting(
-        "how files are named: by the path or the last part (name) of the URL, or the id of the record; url: read by URL; null: as most",
+        "name of a file: path or last part (name) of its URL, or id of the record; url: read by URL; null: what finds the most files",
         choices=("path", "name", "id", "url"),
     )
     group_column: str | None = setting(
-        "column whose equal values stay in the same split; auto: occurrenceID, or eventID of an Event core; null: none"
+        "column whose equal values are kept in one split; auto: occurrenceID, or eventID of an Event core; null: none"
     )
 
 
@@ -170,7 +170,7 @@ class InatOpenDataConfig(ManifestConfig):
         "size of the photographs, PHOTO_SIZE.jpg in the folder of each",
         choices=("original", "large", "medium", "small", "thumb", "square"),
     )
-    group_column: str | None = setting("column whose equal values stay in the same split; auto: observation_uuid; null: none")
+    group_column: str | None = setting("column whose equal values are kept in one split; auto: observation_uuid; null: none")
     research_grade: bool = setting("use only the observations of research grade")
 
 

@@ -49,7 +49,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="linnaeus score", description="Compute the loss of a language model on texts, or the likelihood of continuations."
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2)")
+    add("model", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2, GPT-NeoX)")
     add("texts", metavar="TEXT", nargs="*", type=Path, help="text files; each is scored from its beginning")
     add("--continuations", metavar="FILE", type=Path, help='JSON lines such as {"context": "To be", "continuations": [" or", " not"]}')
     add("--json", action="store_true", help="print JSON; with --continuations one line for each line of the file")

@@ -5,7 +5,7 @@ body_plans, shapes, background, render   photographs
 individuals                              species, labels and metadata of individuals
 biota_source                             the `Source` and its image reader
 oracle                                   the best possible accuracies
-__main__                                 `python -m linnaeus.workloads.taxonomy.biota export DIR | sheet FILE.png | ceilings`
+__main__                                 `linnaeus biota export DIR | sheet FILE.png | ceilings`
 """
 
 from linnaeus.workloads.taxonomy.biota.biota_source import build_source

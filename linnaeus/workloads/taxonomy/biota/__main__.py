@@ -1,8 +1,8 @@
 """Export biota, draw its contact sheet, or print its best possible accuracies from the command line.
 
-python -m linnaeus.workloads.taxonomy.biota export DIR [--train N --validation N --size PIXELS --world W]
-python -m linnaeus.workloads.taxonomy.biota sheet FILE.png [--size PIXELS --world W]
-python -m linnaeus.workloads.taxonomy.biota ceilings [--train N --validation N --world W]
+linnaeus biota export DIR [--train N --validation N --size PIXELS --world W]
+linnaeus biota sheet FILE.png [--size PIXELS --world W]
+linnaeus biota ceilings [--train N --validation N --world W]
 
 Columns of `manifest.csv`: path, order, family, genus, species, latitude, longitude, uncertainty, date, time, elevation, split (train or
 val). A field is empty where the label is null or the component missing. A repeated export writes the same rows and, with the same
@@ -127,7 +127,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
         ("sheet", "draw every species as a PNG", "FILE.png", ("size", "world")),
         ("ceilings", "print the best possible accuracies", "", ("train", "validation", "world")),
     ):
-        command = commands.add_parser(name, help=description, description=description, prog=f"biota {name}")
+        command = commands.add_parser(name, help=description, description=description, prog=f"linnaeus biota {name}")
         if path:
             command.add_argument("path", metavar=path, type=Path)
         for option in accepted:

@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--short-side", type=int, metavar="PIXELS", help=f"largest short side of a photograph ({SHORT_SIDE}); not of originals")
     add("--quality", type=int, metavar="Q", help=f"of JPEG, 1 to 95 ({QUALITY})")
     add("--val", type=float, metavar="SHARE", default=0.0, help="store a random split with this share of the records for validation")
-    add("--test", type=float, metavar="SHARE", default=0.0, help="and with this share for test; seed: data.split_seed")
+    add("--test", type=float, metavar="SHARE", default=0.0, help="the same for test; the seed is data.split_seed")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that decode and encode (%(default)s)")
     add("--task", metavar="I/N", default="1/1", help="prepare the I-th of N shares (from 1), on one of several machines")
     options = parser.parse_intermixed_args(arguments)

@@ -54,7 +54,7 @@ class SmallTrunk(nn.Module):
         return self.layer(torch.cat([image.mean((2, 3)), meta, present.to(meta.dtype)], 1)).unsqueeze(1)
 
 
-def classifier(head="linear", tree="regular", model=MFORMER, tta="none", components=("SPATIAL", "TEMPORAL"), small=True):
+def classifier(head="linear", tree="regular", model=MFORMER, tta="none", components=("SPATIAL", "TEMPORAL"), small=True, crop=1.0):
     """Return a classifier with random weights of distinct probabilities."""
     torch.manual_seed(0)
     taxa, side = random_tree(0, *TREES[tree])[0], SIDE if model is MFORMER else 32
@@ -62,7 +62,7 @@ def classifier(head="linear", tree="regular", model=MFORMER, tta="none", compone
     for parameter in network.head.parameters():
         nn.init.normal_(parameter, std=0.3)
     weights = InitialWeights("here", "0" * 64, network.state_dict())
-    made = TrainedClassifier(Description(model, HEADS[head], (side,), components, tta, 10**8), taxa, weights)
+    made = TrainedClassifier(Description(model, HEADS[head], (side,), components, tta, 10**8, center_crop=crop), taxa, weights)
     if small:
         made.model.trunk = SmallTrunk(made.model.trunk.width, 12 + 2 if components else 0)
     return made

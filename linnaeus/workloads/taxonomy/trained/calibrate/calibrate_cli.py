@@ -44,7 +44,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.group_column=observation")
     add("--precision", type=float, nargs="+", default=list(PRECISIONS), metavar="P", help="stated precisions (0.9 0.95 0.99)")
     add("--confidence", type=float, default=CONFIDENCE, metavar="C", help="share of calibrations that reach them (%(default)s)")
-    add("--keep", type=float, default=KEPT, metavar="K", help='share of such photographs that are not "none of these" (%(default)s)')
+    kept = "share of the photographs of the model's taxa that may get an answer (%(default)s)"
+    add("--keep", type=float, default=KEPT, metavar="K", help=kept)
     add("--prior", action="store_true", help="learn a prior over place and season, for a network that does not read them")
     add_model_options(parser, "checkpoint", "device")
     options = parser.parse_args(arguments)

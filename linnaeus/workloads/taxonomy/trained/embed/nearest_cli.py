@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(prog="linnaeus nearest", description="Find photographs that are alike.")
+    parser = OneLineParser(prog="linnaeus nearest", description="Find similar photographs by their features.")
     add = parser.add_argument
     add("index", metavar="INDEX", type=Path, help="features.npy or features.parquet of `linnaeus embed`")
     add_model(parser, "model", ", which wrote INDEX; with PHOTOS", required=False)

@@ -44,7 +44,9 @@ from PIL import Image, ImageOps
 session = onnxruntime.InferenceSession("FOLDER/model.onnx")
 image, *metadata = session.get_inputs()
 picture = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")
-picture = ImageOps.fit(picture, (image.shape[3], image.shape[2]), Image.Resampling.BILINEAR)
+crop = {crop}  # side of the central square, as a share of the short side
+box = [int((length + sign * crop * min(picture.size) + 1) / 2) for sign in (-1, 1) for length in picture.size]
+picture = picture.crop(box).resize((image.shape[3], image.shape[2]), Image.Resampling.BILINEAR)
 inputs = {"image": np.asarray(picture).transpose(2, 0, 1)[None]}
 for one in metadata:  # nothing is known
     inputs[one.name] = np.zeros((1, one.shape[1]), bool if one.name == "present" else np.float32)
@@ -83,7 +85,7 @@ def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences:
         *(_graphs(classifier) if graphs else []),
     ]
     codes = {"onnx": ONNX_CODE, "torch_export": TORCH_CODE, "timm": TIMM_CODE}
-    named = {"{inputs}": ", ".join(input_names(classifier.components)), "{side}": str(side)}
+    named = {"{inputs}": ", ".join(input_names(classifier.components)), "{side}": str(side), "{crop}": f"{crop:g}"}
     for form in files:
         code = codes[form]
         for name, value in named.items():

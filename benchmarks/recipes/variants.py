@@ -125,8 +125,10 @@ def train_group(study: Study, name: str, group: str, seeds: int, epochs: int, pa
 def table(finest: str, results: Mapping[str, Sequence[Measures]]) -> list[str]:
     """Return the lines of the table: means over the seeds, then the differences from `photos`.
 
-    finest: finest rank. results: name of the variant -> measures, one entry per seed."""
+    finest: finest rank. results: name of the variant -> measures, one entry per seed. A measure without values is left out, such as the
+    accuracy of classes with more than 100 training photographs if there are none."""
     keys = {title: key.format(finest=finest) for title, key in KEYS.items()}
+    keys = {title: key for title, key in keys.items() if not all(np.isnan(row.get(key, np.nan)) for row in results[UNCHANGED])}
     lines = [f"| | {' | '.join(keys)} |", f"|---|{'---:|' * len(keys)}"]
     for name, rows in results.items():
         cells = [shown(key, float(np.mean([row.get(key, np.nan) for row in rows]))) for key in keys.values()]

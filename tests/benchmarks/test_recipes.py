@@ -277,7 +277,7 @@ def test_a_second_stage_starts_from_the_first_and_its_time_is_added(study: Study
     assert variants.train_group(study, "small", "two", 2, 8, 2) == found and len(calls) == 6, "a finished trial is repeated"
     lines = variants.table("species", found)
     assert lines[-1].startswith("| two stages, new heads - photos | +10.0 (+10.0 to +10.0) | +20.0 (+20.0 to +20.0) |")
-    assert {line.count("|") for line in lines} == {11}
+    assert {line.count("|") for line in lines} == {5}, "a measure without values is in the table"
 
 
 def test_every_variant_is_a_configuration_of_its_own():

@@ -27,7 +27,7 @@ OURS = {  # name -> overrides on top of `COMMON`
     "photos, 48 px": ["data.image_size=48"],
     "photos, 96 px": ["data.image_size=96"],
     "photos, 64 px, linear": ["data.image_size=64", "head=linear"],
-    "photos, 64 px, equal weights": ["data.image_size=64", "weighting.weights={}"],
+    "photos, 48 px, finest known label": ["data.image_size=48", "loss=marginal", "weighting.weights={}"],
 }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -95,7 +98,7 @@ def changed(position, change):
     """Return the function of a form whose output at `position` is changed."""
 
     def run(inputs):
-        found = made.scored(list(inputs["image"].transpose(0, 2, 3, 1)), inputs["meta"], inputs["present"])
+        found = made.scored(inputs["image"].transpose(0, 2, 3, 1), inputs["meta"], inputs["present"])
         outputs = [*(p.copy() for p in found.probabilities), found.path.copy()]
         if len(outputs[0]) == 7:
             outputs[position] = change(outputs[position])
@@ -217,6 +220,21 @@ def test_a_model_without_metadata_has_one_input(tmp_path):
     np.testing.assert_allclose(outputs["rank3_probabilities"], found.batches[1][1].probabilities[3], atol=1e-6)
     text = export_readme.readme(made, {"onnx": "model.onnx", "torch_export": "model.pt2"}, {"onnx": 0, "torch_export": 0}, "images")
     assert "outputs = model(image)" in text and "present" not in text.split("## Form onnx")[0]
+
+
+@pytest.mark.parametrize("crop", [1.0, 0.7])
+def test_the_code_of_the_readme_makes_the_square_that_the_model_reads(crop, tmp_path, monkeypatch):
+    y, x = np.mgrid[0:60, 0:90]
+    Image.fromarray(np.stack([2 * x, 4 * y, x + y], axis=2).astype(np.uint8)).save(tmp_path / "photo.jpg", quality=95)
+    monkeypatch.chdir(tmp_path)
+    made = classifier()
+    made = TrainedClassifier(dataclasses.replace(made.description, center_crop=crop), made.tree, made.weights)
+    text = export_readme.readme(made, {"onnx": "model.onnx"}, {"onnx": 0}, "images")
+    lines = [line for line in text.splitlines() if line.startswith("picture = ")]
+    names = {"Image": Image, "ImageOps": ImageOps, "image": SimpleNamespace(shape=("B", 3, SIDE, SIDE))}
+    exec("\n".join(lines), names)
+    expected = made.crop(made.read("photo.jpg")).astype(int)
+    assert np.abs(np.asarray(names["picture"]) - expected).max() <= 3
 
 
 @needs_onnx

@@ -44,7 +44,7 @@ from PIL import Image, ImageOps
 session = onnxruntime.InferenceSession("FOLDER/model.onnx")
 image, *metadata = session.get_inputs()
 picture = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")
-picture = ImageOps.fit(picture, (image.shape[3], image.shape[2]), Image.Resampling.BILINEAR)
+picture = ImageOps.fit(picture, (image.shape[3], image.shape[2]), Image.Resampling.BILINEAR{bleed})
 inputs = {"image": np.asarray(picture).transpose(2, 0, 1)[None]}
 for one in metadata:  # nothing is known
     inputs[one.name] = np.zeros((1, one.shape[1]), bool if one.name == "present" else np.float32)
@@ -83,7 +83,8 @@ def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences:
         *(_graphs(classifier) if graphs else []),
     ]
     codes = {"onnx": ONNX_CODE, "torch_export": TORCH_CODE, "timm": TIMM_CODE}
-    named = {"{inputs}": ", ".join(input_names(classifier.components)), "{side}": str(side)}
+    bleed = "" if crop == 1 else f", bleed={(1 - crop) / 2:g}"
+    named = {"{inputs}": ", ".join(input_names(classifier.components)), "{side}": str(side), "{bleed}": bleed}
     for form in files:
         code = codes[form]
         for name, value in named.items():

@@ -132,7 +132,7 @@ def _changes_nothing(config: AugmentConfig) -> bool:
     """Return True if the training pipeline gives the same images as the validation pipeline, since `config` switches every change off."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
-    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None
+    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None and config.center_crop == 1
     return whole and config.policy == "none" and not any((*strengths, *probabilities))
 
 

@@ -232,6 +232,11 @@ def test_the_central_square_is_a_square_of_every_photograph():
     assert (build(dataclasses.replace(NONE, center_crop=20 / 24), 24, training=False)([image], keys(1)) == 200).all()
 
 
+def test_a_smaller_central_square_makes_an_end_without_augmentation_possible():
+    at_end = AugmentationPipelineFactory(dataclasses.replace(NONE, center_crop=0.8, off_last="10%"), 24).build_at_end(mixing=False)
+    assert not torch.equal(at_end(photographs(3), keys(3)), build(NONE, 24)(photographs(3), keys(3)))
+
+
 def test_reduction_is_antialiased():
     stripes = np.zeros((240, 240, 3), np.uint8)
     stripes[:, ::2] = 255

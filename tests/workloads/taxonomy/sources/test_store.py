@@ -89,6 +89,7 @@ def test_a_store_trains_and_has_the_labels_and_metadata_of_its_source(encoding, 
     (stored,) = ours.images.read(np.array([3]))
     assert stored.shape == whole.shape == (16, 16, 3)
     assert np.abs(stored.astype(int) - whole.astype(int)).mean() <= (0 if encoding == "raw" else 6)
+    assert ours.images.area(3) == 16 * 16, "the image size of experiment=photos is chosen by it"
     assert trains(tmp_path, "data=store", f"data.path={tmp_path / 'store'}")["status"] == "finished"
 
 

@@ -1,6 +1,6 @@
 """Crop photographs at random or centrally, resize them to the model's square, flip them, and erase random rectangles.
 
-Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole pixels, as in torchvision."""
+Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole pixels."""
 
 from collections.abc import Sequence
 

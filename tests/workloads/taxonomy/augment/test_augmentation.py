@@ -170,6 +170,24 @@ def test_colour_equals_the_four_operations_in_sequence():
     assert np.abs(out - np.clip(expected, 0, 255)).max() <= 0.502
 
 
+def test_the_mean_grey_of_an_image_does_not_depend_on_its_batch_in_the_last_bit():
+    """Offsets are on the border between two numbers of float32, where the last bit of a mean decides."""
+    images = np.random.default_rng(0).integers(0, 256, (200, 3, 6, 6)).astype(np.uint8)
+    means = images.sum(axis=(2, 3), dtype=np.int64) / 36
+    mean_grey = colour.GREY[0] * means[:, 0] + colour.GREY[1] * means[:, 1] + colour.GREY[2] * means[:, 2]
+    factors = (100 - 2**-18 - 0.5) / mean_grey
+    for _ in range(4):  # until the product is exact
+        factors = np.where(factors * mean_grey + 0.5 < 100 - 2**-18, np.nextafter(factors, np.inf), factors)
+    whole, black = images.copy(), np.zeros((200, 3, 3))
+    colour.apply_colour(whole, black, factors)
+    for size in (1, 3):
+        parts = images.copy()
+        for first in range(0, 200, size):
+            part = slice(first, first + size)
+            colour.apply_colour(parts[part], black[part], factors[part])
+        assert np.array_equal(parts, whole)
+
+
 def test_colour_clips_and_leaves_greys_without_hue():
     grey = np.repeat(np.arange(0, 256, 4, dtype=np.uint8).reshape(1, 1, 8, 8), 3, axis=1).repeat(50, axis=0)
     out = grey.copy()

@@ -2,7 +2,7 @@
 
 Positions 2k and 2k + 1 of the order form a slot: two samples that may be mixed with each other. As many slots as possible contain two
 samples of the same group; the remaining samples share slots and are not mixed. The order does not depend on processes, workers or
-accumulation. An epoch contains every sample once, or the samples drawn by `resampling.py`; no slot pairs a sample with itself.
+accumulation. An epoch contains every sample once, or the samples drawn by `resampling.py`; no sample is mixed with itself.
 
 `block_order` is for data that do not fit into memory: samples that are near each other in storage are read at about the same time."""
 

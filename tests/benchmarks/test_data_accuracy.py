@@ -13,7 +13,7 @@ COMPARE = """
 import numpy as np
 from linnaeus.workloads.taxonomy.augment import geometry
 photograph = np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)
-boxes = geometry.centred_boxes(geometry.sizes_of([photograph]))
+boxes = geometry.central_squares(geometry.sizes_of([photograph]), 1.0)
 ours = geometry.resample([photograph], boxes, 32).astype(int)
 import benchmarks.pillow_pixels
 difference = abs(geometry.resample([photograph], boxes, 32) - ours)

@@ -53,7 +53,7 @@ class Facts:
     ranks: tuple[str, ...]  # predicted taxonomic ranks, coarse to fine
     finest: tuple[float, ...]  # for each rank, share of the training photographs whose finest known label is at this rank
     known: dict[str, int]  # metadata component -> training photographs that have it
-    side: int  # median short side of the photographs, in pixels
+    side: int  # side of a square whose area is the median area of the photographs, in pixels
     device: str  # cpu or cuda
     has_bf16: bool  # the device computes in bf16
     pretrained: bool  # training starts from pretrained weights

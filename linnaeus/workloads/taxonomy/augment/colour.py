@@ -42,7 +42,8 @@ def apply_colour(images: np.ndarray, matrices: np.ndarray, grey_factors: np.ndar
 
 
 def _apply_chunk(images: np.ndarray, matrices: np.ndarray, grey_factors: np.ndarray) -> None:
-    mean_grey = images.sum(axis=2, dtype=np.int64) @ GREY / images.shape[2]  # integer sums: exact in any order
+    means = images.sum(axis=2, dtype=np.int64) / images.shape[2]  # integer sums: exact in any order
+    mean_grey = GREY[0] * means[:, 0] + GREY[1] * means[:, 1] + GREY[2] * means[:, 2]
     offset = (grey_factors * mean_grey + 0.5).astype(np.float32)[:, None]  # 0.5: the truncation below then rounds
     m = matrices.astype(np.float32)[..., None]
     red, green, blue = (images[:, c].astype(np.float32) for c in range(3))

@@ -1,6 +1,6 @@
 """Crop photographs at random or centrally, resize them to the model's square, flip them, and erase random rectangles.
 
-Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole pixels, as in torchvision."""
+Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole pixels."""
 
 from collections.abc import Sequence
 
@@ -66,11 +66,19 @@ def square_boxes(sizes: np.ndarray, u: np.ndarray, share: float) -> np.ndarray:
     return np.stack([left, top, left + side, top + side], axis=1)
 
 
-def centred_boxes(sizes: np.ndarray, ratio: Sequence[float] = (1.0, 1.0), share: float | np.ndarray = 1.0) -> np.ndarray:
-    """Return the boxes of centred crops, float64 [B, 4]: `share` (one, or [B]) times the sides of the largest crop whose aspect ratio
-    (width / height) is in `ratio`; by default the largest squares. `sizes` is int [B, 2] (height, width)."""
+def central_squares(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Return the boxes of central squares, float64 [B, 4]: whole pixels, and a side of `share` times the short side of the photograph.
+    `sizes` is int [B, 2] (height, width)."""
+    side = np.maximum(np.rint(share * sizes.min(axis=1)), 1.0)
+    left, top = np.ceil((sizes[:, 1] - side) / 2), np.ceil((sizes[:, 0] - side) / 2)
+    return np.stack([left, top, left + side, top + side], axis=1)
+
+
+def centred_boxes(sizes: np.ndarray, ratio: Sequence[float]) -> np.ndarray:
+    """Return the boxes of the largest centred crops whose aspect ratio (width / height) is in `ratio`, float64 [B, 4]. `sizes` is int
+    [B, 2] (height, width)."""
     height, width = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
-    w, h = share * np.minimum(width, height * ratio[1]), share * np.minimum(height, width / ratio[0])
+    w, h = np.minimum(width, height * ratio[1]), np.minimum(height, width / ratio[0])
     left, top = (width - w) / 2, (height - h) / 2
     return np.stack([left, top, left + w, top + h], axis=1)
 

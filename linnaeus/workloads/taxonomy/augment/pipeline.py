@@ -3,8 +3,8 @@ augmentation, RandAugment or TrivialAugment.
 
 `AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable with the arguments (images, keys). The result
 for a sample is a function of its image and its key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral
-values: it takes the central square, as validation does. Images are normalised and pairs are blended on the device. With
-`augment.place=device` the device also does everything else but decoding and the policy (`on_device.py`).
+values: it takes the largest central square, as validation does with `augment.center_crop=1`. Images are normalised and pairs are blended on
+the device. With `augment.place=device` the device also does everything else but decoding and the policy (`on_device.py`).
 
 The policies are those of torchvision, which draw from torch's global generator. So the global generators are seeded before each picture.
 torchvision is imported only if a policy is configured (1.4 s), in the parent process, which forked workers share."""
@@ -77,18 +77,15 @@ class AugmentationPipelineFactory:
 
 
 class ValidationPipeline:
-    """Pipeline for validation images: it resizes a central square of each photograph, whose side is `center_crop` times the short side. An
-    image of `image_size` x `image_size` pixels is not changed: it is cropped already, or has no further detail. The argument `keys` is not
-    used."""
+    """Pipeline for validation images: it resizes a central square of each photograph, whose side is `center_crop` times the short side. The
+    argument `keys` is not used."""
 
     def __init__(self, image_size: int, center_crop: float = 1.0) -> None:
         self.image_size, self.center_crop = image_size, center_crop
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
-        sizes = geometry.sizes_of(images)
-        share = np.where((sizes == self.image_size).all(1), 1.0, self.center_crop)
-        pictures = geometry.resample(images, geometry.centred_boxes(sizes, share=share), self.image_size)
-        return torch.from_numpy(_channels_first(pictures))
+        boxes = geometry.central_squares(geometry.sizes_of(images), self.center_crop)
+        return torch.from_numpy(_channels_first(geometry.resample(images, boxes, self.image_size)))
 
 
 class TrainingPipeline:
@@ -135,7 +132,7 @@ def _changes_nothing(config: AugmentConfig) -> bool:
     """Return True if the training pipeline gives the same images as the validation pipeline, since `config` switches every change off."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
-    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None
+    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None and config.center_crop == 1
     return whole and config.policy == "none" and not any((*strengths, *probabilities))
 
 

@@ -60,8 +60,7 @@ def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndar
             if image.format in ("JPEG", "MPO"):
                 check_last_block(image, data, lambda padded: _load(_open(padded, max_pixels), short_side))
             pixels = np.asarray(_to_rgb(image))
-        upright = _upright(_resized(pixels, size), image)
-        return np.require(upright, requirements=["C", "W"]), stored  # torch does not accept read-only memory
+        return _upright(_resized(pixels, size), image), stored
 
 
 def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
@@ -84,7 +83,7 @@ def decoded(image: Image, short_side: int) -> np.ndarray:
     the image is damaged."""
     with _decoding_errors():
         size = limited_size(*image.size, short_side)
-        return np.require(_upright(_resized(np.asarray(_to_rgb(image)), size), image), requirements=["C", "W"])
+        return _upright(_resized(np.asarray(_to_rgb(image)), size), image)
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
@@ -176,11 +175,15 @@ def _orientation(image: Image) -> int:
 
 
 def _upright(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """Return `pixels`, [H, W, 3], of `image`, turned upright according to its EXIF orientation. The result may be a view."""
+    """Return `pixels`, [H, W, 3], of `image`, turned upright according to its EXIF orientation, as a contiguous array that can be
+    written: torch does not accept other memory."""
     tag = _orientation(image)
+    if tag == 1:
+        return np.require(pixels, requirements=["C", "W"])
     if tag >= 5:
         pixels = pixels.transpose(1, 0, 2)
-    return pixels[:: -1 if tag in _UPSIDE_DOWN else 1, :: -1 if tag in _MIRRORED else 1]
+    turned = pixels[:: -1 if tag in _UPSIDE_DOWN else 1, :: -1 if tag in _MIRRORED else 1]
+    return np.array(turned, order="C")  # `np.require` does not copy a single pixel, whose strides may be negative
 
 
 def _to_rgb(image: Image) -> Image:

@@ -19,7 +19,7 @@ from typing import IO, ClassVar, TypeVar
 import numpy as np
 
 from linnaeus.reporting.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.manifest.decoding import decode, decode_sized
+from linnaeus.workloads.taxonomy.manifest.decoding import decode, decode_sized, stored_size
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
@@ -97,6 +97,14 @@ class ImageFiles(ABC):
     def head(self, row: int) -> IO[bytes]:
         """Return a file object with the first bytes of the image file, at least its header."""
         return io.BytesIO(self.read(row))
+
+    def decoded_size(self, row: int, short_side: int, max_pixels: int) -> int:
+        """Return the number of bytes of the pixels that `decode` returns, from the header of the file; 0 if the header cannot be read."""
+        try:
+            with self.head(row) as file:
+                return stored_size(file, short_side, max_pixels)
+        except (OSError, NotAnImage):
+            return 0  # `read` raises the error
 
     def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
         """Return the pixels of a photograph, uint8 [H, W, 3], as `decoding.decode` does. Raise the errors of `read` and of

@@ -6,7 +6,6 @@ Bytes that are not an image raise `UndecodableImage`; the photograph is then qua
 import numpy as np
 
 from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
-from linnaeus.workloads.taxonomy.manifest.decoding import stored_size
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
@@ -49,16 +48,9 @@ class PhotographReader:
         count = len(self.files.names)
         if count * 3 * (self.short_side // DETAIL) ** 2 > CACHE_LIMIT:
             return None
-        sizes = np.array([self._decoded_size(sample) for sample in range(count)], dtype=np.int64)
+        sizes = np.array([self.files.decoded_size(sample, self.short_side, self.max_pixels) for sample in range(count)], dtype=np.int64)
         return SharedImageCache(sizes) if sizes.sum() <= CACHE_LIMIT else None
 
     def area(self, sample: int) -> int:
         """Return the number of pixels of a photograph, from its header; 0 if the header cannot be read."""
-        return self._decoded_size(sample, 1 << 30) // 3
-
-    def _decoded_size(self, sample: int, short_side: int | None = None) -> int:
-        try:
-            with self.files.head(sample) as file:
-                return stored_size(file, short_side or self.short_side, self.max_pixels)
-        except (OSError, NotAnImage):
-            return 0  # `read` raises the error
+        return self.files.decoded_size(sample, 1 << 30, self.max_pixels) // 3

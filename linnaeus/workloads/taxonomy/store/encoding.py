@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.decoding import decode, fits
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 
 ENCODINGS = ("jpeg", "raw", "original")
+LONGEST = 65_500  # pixels on a side of the JPEGs that libjpeg writes
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,15 @@ class Encoding:
         """Return the bytes to store for an image file, and the (height, width) of the stored photograph.
 
         An upright colour JPEG that is not larger than `short_side` is stored unchanged, since encoding it again would only lose detail.
-        Raise `NotAnImage` if the file cannot be decoded."""
+        Raise `NotAnImage` if the file cannot be decoded, or if its picture is too long for a JPEG."""
         pixels = decode(data, self.short_side if self.name != "original" else 1 << 30, self.max_pixels)
         shape = pixels.shape[0], pixels.shape[1]
         if self.name == "raw":
             return pixels.tobytes(), shape
         if self.name == "original" or fits(data, self.short_side):
             return data, shape
+        if max(shape) > LONGEST:
+            raise NotAnImage(f"{shape[1]} x {shape[0]} pixels: a JPEG has at most {LONGEST:,} on a side; --images=raw stores it")
         return _jpeg(pixels, self.quality), shape
 
 

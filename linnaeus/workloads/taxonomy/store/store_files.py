@@ -1,10 +1,11 @@
 """`StoreFiles`: read the photographs of a store. Each process maps a part into memory when it first reads from it."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.decoding import limited_pixels
+from linnaeus.workloads.taxonomy.manifest.decoding import limited_pixels, limited_size
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.store.store_layout import part_path, read_array
 from linnaeus.workloads.taxonomy.text_arrays import Names
@@ -30,6 +31,12 @@ class StoreFiles(ImageFiles):
 
     def read(self, row: int) -> bytes:
         return self._bytes(row).tobytes()
+
+    def decoded_size(self, row: int, short_side: int, max_pixels: int) -> int:
+        if self.shape is None:
+            return super().decoded_size(row, short_side, max_pixels)
+        height, width = self.shape[row].tolist()
+        return 3 * math.prod(limited_size(width, height, short_side))
 
     def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
         if self.shape is None:

@@ -51,7 +51,7 @@ def fastest(rate: Callable[[int], float | None]) -> int:
 def photographs_per_second(model: TrainedClassifier, size: int) -> float | None:
     """Return the rate of the second of two batches of black photographs, from pixels to probabilities on the host; None if a batch does not
     fit into the memory of the device."""
-    images = [np.zeros((model.image_size, model.image_size, 3), np.uint8)] * size
+    images = np.zeros((size, model.image_size, model.image_size, 3), np.uint8)
     metadata, seconds = encode(metadata_of(size, {}), model.components), 0.0
     try:
         for _ in range(2):  # the first one allocates memory and chooses kernels

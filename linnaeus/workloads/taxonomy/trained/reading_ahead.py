@@ -39,9 +39,9 @@ class ReadBatch:
         return [i for i, image in enumerate(self.found) if not isinstance(image, str)]
 
     @property
-    def images(self) -> list[np.ndarray]:
-        """Return the pixels of the photographs that could be read."""
-        return [image for image in self.found if not isinstance(image, str)]
+    def images(self) -> np.ndarray:
+        """Return the central squares of the photographs that could be read, uint8 [N, S, S, 3]; at least one must be."""
+        return np.stack([image for image in self.found if not isinstance(image, str)])
 
     @property
     def metadata(self) -> Metadata:

@@ -24,7 +24,7 @@ from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
-from linnaeus.workloads.taxonomy.trained.trained_network import TrainedNetwork
+from linnaeus.workloads.taxonomy.trained.trained_network import Images, TrainedNetwork
 
 BATCH = 32  # photographs per forward pass of `predict` and `embed`
 USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
@@ -178,17 +178,15 @@ class TrainedClassifier(TrainedNetwork):
         sets = None if coverage is None else self.calibration.set_thresholds(coverage)
         return Asked(top, chosen, self.calibration.threshold(chosen), sets, self.calibration.familiar, together or MEAN)
 
-    def predict_pixels(
-        self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], asked: Asked
-    ) -> list[Prediction]:
-        """Return the predictions of B photographs from their pixels (as `read` returns them), metadata and names."""
+    def predict_pixels(self, images: Images, metadata: Metadata, names: Sequence[str | None], asked: Asked) -> list[Prediction]:
+        """Return the predictions of B photographs from their pixels (as for `batch`), metadata and names."""
         meta, present = encode(metadata, self.components)
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
-    def together(self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, before: Together | None = None) -> Together:
+    def together(self, images: Images, metadata: Metadata, group: np.ndarray, before: Together | None = None) -> Together:
         """Return the scores of groups of photographs, which `predict_together` reads.
 
-        `images`: pixels of B photographs, as `read` returns; `metadata`: of the B photographs. `group`: int64 [B], the group of each
+        `images`: pixels of B photographs, as for `batch`; `metadata`: of the B photographs. `group`: int64 [B], the group of each
         photograph. `before`: result for other photographs, also of the same groups, to which these photographs are added. Groups are
         numbered from 0, and each must have a photograph here or in `before`."""
         meta, present = encode(metadata, self.components)
@@ -223,8 +221,8 @@ class TrainedClassifier(TrainedNetwork):
             scored = self.scored_of(scores if groups.log_weights is None else scores.weighted(groups.log_weights))
         return self.answers.predictions(scored, names, groups.known, self.components, asked)
 
-    def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
-        """Return the features of B photographs, float32 [B, width], from their pixels (as `read` returns them) and metadata.
+    def features(self, images: Images, metadata: Metadata, normalize: bool = False) -> np.ndarray:
+        """Return the features of B photographs, float32 [B, width], from their pixels (as for `batch`) and metadata.
 
         `normalize`: divide each feature vector by its length."""
         with torch.inference_mode():

@@ -32,6 +32,8 @@ from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, na
 from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
+Images = Sequence[np.ndarray] | np.ndarray  # photographs or their central squares, see `TrainedNetwork.batch`
+
 
 class TrainedNetwork:
     """Trained network of a run or a bundle with its tree of taxa, its calibration and its prior, if it has them."""
@@ -83,8 +85,7 @@ class TrainedNetwork:
             raise NotAnImage(f"{name_of(photograph) or 'photograph'}: {error}") from None
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the central square of a photograph, resized to uint8 [S, S, 3], S = `image_size`. `batch` leaves such a square
-        unchanged."""
+        """Return the central square of a photograph, resized to uint8 [S, S, 3], S = `image_size`."""
         square: Tensor = self.pipeline([pixels], np.empty(0))[0]
         return np.ascontiguousarray(square.permute(1, 2, 0).numpy())
 
@@ -103,9 +104,8 @@ class TrainedNetwork:
             digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
-        """Return the probabilities and predicted paths of B photographs. `images`: uint8 [H, W, 3] of any size. `meta`, `present`: metadata
-        as `components.encode` returns."""
+    def scored(self, images: Images, meta: np.ndarray, present: np.ndarray) -> Scored:
+        """Return the probabilities and predicted paths of B photographs. The arguments are as for `batch`."""
         with torch.inference_mode():
             return self.scored_of(self.all_scores(self.preparation(self.batch(images, meta, present))))
 
@@ -117,11 +117,17 @@ class TrainedNetwork:
         known = familiarity(probabilities if self.possible is None else self.probabilities(scores))
         return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy(), known.cpu().numpy())
 
-    def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
-        """Return photographs and metadata as tensors on the model's device. The arguments are as for `scored`.
+    def batch(self, images: Images, meta: np.ndarray, present: np.ndarray) -> Batch:
+        """Return photographs and metadata as tensors on the model's device. The images are uint8 [B, 3, S, S], not normalised;
+        `self.preparation` normalises them.
 
-        Images are cropped to uint8 [B, 3, S, S]. The batch is not normalised; `self.preparation` normalises it."""
-        batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
+        `images`: a list of B photographs, uint8 [H, W, 3] of any size, which are cropped; or an array uint8 [B, S, S, 3] of squares that
+        `crop` returned. `meta`, `present`: metadata as `components.encode` returns."""
+        if isinstance(images, np.ndarray):
+            image = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+        else:
+            image = self.pipeline(images, np.empty(0))
+        batch = {"image": image, "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
         return {name: value.to(self.device) for name, value in batch.items()}
 
     def results(self, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], Tensor]:

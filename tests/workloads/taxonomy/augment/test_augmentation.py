@@ -170,6 +170,24 @@ def test_colour_equals_the_four_operations_in_sequence():
     assert np.abs(out - np.clip(expected, 0, 255)).max() <= 0.502
 
 
+def test_the_mean_grey_of_an_image_does_not_depend_on_its_batch_in_the_last_bit():
+    """Offsets are on the border between two numbers of float32, where the last bit of a mean decides."""
+    images = np.random.default_rng(0).integers(0, 256, (200, 3, 6, 6)).astype(np.uint8)
+    means = images.sum(axis=(2, 3), dtype=np.int64) / 36
+    mean_grey = colour.GREY[0] * means[:, 0] + colour.GREY[1] * means[:, 1] + colour.GREY[2] * means[:, 2]
+    factors = (100 - 2**-18 - 0.5) / mean_grey
+    for _ in range(4):  # until the product is exact
+        factors = np.where(factors * mean_grey + 0.5 < 100 - 2**-18, np.nextafter(factors, np.inf), factors)
+    whole, black = images.copy(), np.zeros((200, 3, 3))
+    colour.apply_colour(whole, black, factors)
+    for size in (1, 3):
+        parts = images.copy()
+        for first in range(0, 200, size):
+            part = slice(first, first + size)
+            colour.apply_colour(parts[part], black[part], factors[part])
+        assert np.array_equal(parts, whole)
+
+
 def test_colour_clips_and_leaves_greys_without_hue():
     grey = np.repeat(np.arange(0, 256, 4, dtype=np.uint8).reshape(1, 1, 8, 8), 3, axis=1).repeat(50, axis=0)
     out = grey.copy()
@@ -215,9 +233,26 @@ def test_the_central_square_of_validation_may_be_a_share_of_the_short_side():
     assert (pipeline([image], keys(1)) == 200).all()
     assert not (build(FULL, 24, training=False)([image], keys(1)) == 200).all()
     cropped = pipeline(photographs(3), keys(3))
-    assert torch.equal(pipeline(list(cropped.permute(0, 2, 3, 1).numpy()), keys(3)), cropped), "a cropped image is cropped again"
     at_end = AugmentationPipelineFactory(dataclasses.replace(smaller, off_last="10%"), 24).build_at_end(mixing=False)
     assert torch.equal(at_end(photographs(3), keys(3)), cropped)
+
+
+def test_the_central_square_is_a_square_of_every_photograph():
+    """Also of one that has exactly the size of the network's images, as the smaller copy of a photograph in a store may have."""
+    sizes = np.array([(128, 171), (171, 128), (100, 101), (24, 24), (1, 2000), (3, 2000)])
+    boxes = geometry.central_squares(sizes, 0.9)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    assert sides.tolist() == [[115, 115], [115, 115], [90, 90], [22, 22], [1, 1], [3, 3]]
+    assert np.array_equal(geometry.whole_boxes(boxes, sizes), boxes)
+    assert (np.abs(boxes[:, :2] + boxes[:, 2:] - sizes[:, ::-1]) <= 1).all(), "the square is not central"
+    image = np.zeros((24, 24, 3), np.uint8)
+    image[2:22, 2:22] = 200
+    assert (build(dataclasses.replace(NONE, center_crop=20 / 24), 24, training=False)([image], keys(1)) == 200).all()
+
+
+def test_a_smaller_central_square_makes_an_end_without_augmentation_possible():
+    at_end = AugmentationPipelineFactory(dataclasses.replace(NONE, center_crop=0.8, off_last="10%"), 24).build_at_end(mixing=False)
+    assert not torch.equal(at_end(photographs(3), keys(3)), build(NONE, 24)(photographs(3), keys(3)))
 
 
 def test_reduction_is_antialiased():

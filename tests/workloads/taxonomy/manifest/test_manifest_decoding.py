@@ -1,17 +1,19 @@
 """Every kind of image file becomes upright RGB or raises an error with a reason. Repeated reads return the same pixels."""
 
 import contextlib
+import io
 import os
 import pickle
 
 import numpy as np
 import pytest
-from PIL import Image
+import torch
+from PIL import Image, ImageOps
 
 from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
 from linnaeus.workloads.taxonomy.manifest import image_files
 from linnaeus.workloads.taxonomy.manifest import photographs as photographs_module
-from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode
+from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode, decoded
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
@@ -44,6 +46,19 @@ def test_images_of_every_kind_have_red_and_blue_halves(nasty, name):
 @pytest.mark.parametrize("name", ["sixteen.png", "twelve.tif", "float.tif"])
 def test_values_of_more_than_8_bits_are_scaled_and_not_clipped(nasty, name):
     np.testing.assert_allclose(read(nasty, name)[30, :, 0].astype(int), np.linspace(0, 255, 80), atol=2)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (7, 4)])
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_every_turn_of_every_size_gives_memory_that_torch_accepts(kind, turn, size):
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = turn
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)).save(file, kind, exif=exif)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(file)))
+    for pixels in (decode(file.getvalue(), 64, LIMIT), decoded(Image.open(file), 64)):
+        assert np.array_equal(torch.from_numpy(pixels).numpy(), expected)
+        pixels[:] = 0
 
 
 def test_bilevel_is_black_and_white(nasty):

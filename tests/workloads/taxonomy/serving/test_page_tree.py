@@ -7,8 +7,11 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
+from linnaeus.workloads.taxonomy.augment.geometry import central_squares
+from linnaeus.workloads.taxonomy.manifest.decoding import limited_size
 from tests.workloads.taxonomy.serving.test_service import PAGE
 
 NAME = "<b> | \\ שלום"
@@ -86,3 +89,21 @@ def test_an_answer_stands_out_and_an_uncertain_taxon_is_called_so():
 def test_the_place_of_a_heat_map_in_words(hot, words):
     values = [[float((i, j) == hot) for j in range(9)] for i in range(9)]
     assert run(functions_between("whereOf", "pictureOf"), f"whereOf({json.dumps(values)})") == words
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize("size", [(4000, 3000), (300, 500), (64, 64)])
+def test_the_heat_map_lies_on_the_square_that_the_network_reads(size):
+    """Compare to one pixel of the photograph as it is decoded."""
+    width, height = size
+    shown = run(
+        "const drawn = [], context = {drawImage: (...values) => drawn.push(values.slice(1)), fillRect() {}, putImageData() {}, "
+        "createImageData: () => ({data: {set() {}}})};"
+        "const canvas = {getContext: () => context}, model = {center_crop: 0.9, image_size: 64};"
+        f"const $ = () => ({{naturalWidth: {width}, naturalHeight: {height}}});"
+        + functions_between("pictureOf", "heatMap").replace("element(", "(() => canvas)("),
+        "(pictureOf([[0, 1], [0, 0]]), drawn[0])",
+    )
+    decoded = limited_size(width, height, 2 * 64)
+    (left, top, right, bottom), scale = central_squares(np.array([decoded[::-1]]), 0.9)[0], min(size) / min(decoded)
+    np.testing.assert_allclose(shown[:4], scale * np.array([left, top, right - left, bottom - top]), atol=1.01 * scale)

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
@@ -23,6 +24,7 @@ from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest import column, source_options
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.store import complete_store
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
@@ -89,6 +91,7 @@ def test_a_store_trains_and_has_the_labels_and_metadata_of_its_source(encoding, 
     (stored,) = ours.images.read(np.array([3]))
     assert stored.shape == whole.shape == (16, 16, 3)
     assert np.abs(stored.astype(int) - whole.astype(int)).mean() <= (0 if encoding == "raw" else 6)
+    assert ours.images.area(3) == 16 * 16, "the image size of experiment=photos is chosen by it"
     assert trains(tmp_path, "data=store", f"data.path={tmp_path / 'store'}")["status"] == "finished"
 
 
@@ -278,6 +281,14 @@ def test_every_record_is_stored_or_accounted_for(records, tmp_path, capsys):
     assert set(named) == {paths[3], paths[40], records.rows[10]["path"]} and named[records.rows[10]["path"]] == "no label at any rank"
     assert "not an image" in named[paths[3]] and named[paths[40]] == "image file missing"
     assert len(store_of(tmp_path / "store").ids) == len(paths) - 3
+
+
+def test_a_photograph_that_no_jpeg_can_hold_is_left_out_with_the_reason(tmp_path):
+    path = tmp_path / "wide.png"
+    Image.fromarray(np.zeros((1, 65_501, 3), np.uint8)).save(path)
+    assert Encoding("raw", 256, 90, 1 << 20).encode(path.read_bytes())[1] == (1, 65_501)
+    with pytest.raises(NotAnImage, match="65501 x 1 pixels: a JPEG has at most 65,500 on a side; --images=raw stores it"):
+        Encoding("jpeg", 256, 90, 1 << 20).encode(path.read_bytes())
 
 
 def test_the_test_rows_of_a_store_are_kept_for_evaluation(records, tmp_path):

@@ -95,7 +95,7 @@ def changed(position, change):
     """Return the function of a form whose output at `position` is changed."""
 
     def run(inputs):
-        found = made.scored(list(inputs["image"].transpose(0, 2, 3, 1)), inputs["meta"], inputs["present"])
+        found = made.scored(inputs["image"].transpose(0, 2, 3, 1), inputs["meta"], inputs["present"])
         outputs = [*(p.copy() for p in found.probabilities), found.path.copy()]
         if len(outputs[0]) == 7:
             outputs[position] = change(outputs[position])

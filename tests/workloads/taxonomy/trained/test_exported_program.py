@@ -14,10 +14,10 @@ from linnaeus.workloads.taxonomy.trained.export import export_readme
 from tests.workloads.taxonomy.trained.test_exported_forms import SIDE, classifier
 
 
-@pytest.mark.parametrize("crop", [1.0, 0.5])
+@pytest.mark.parametrize("crop", [1.0, 0.9, 0.5])
 def test_the_program_of_the_readme_reads_the_central_square_of_the_model(crop, tmp_path, monkeypatch):
     made, photograph, read = classifier(components=(), crop=crop), tmp_path / "photo.jpg", []
-    pixels = np.random.default_rng(0).integers(0, 256, (48, 80, 3), np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 81, 3), np.uint8)
     Image.fromarray(pixels).save(photograph, "PNG")
     (tmp_path / "FOLDER").mkdir()
     (tmp_path / "FOLDER" / "taxonomy.json").write_text(json.dumps({"names": made.tree.names}))

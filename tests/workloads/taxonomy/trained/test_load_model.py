@@ -270,13 +270,18 @@ def test_a_path_without_a_model_is_one_line(finished, tmp_path):
 
 
 def test_the_mirror_image_is_averaged_on_request_only(finished):
-    """The photographs have the size that the network reads, so that mirroring them is exact."""
+    """The photographs are cropped to the size that the network reads, so that mirroring them is exact."""
+
+    def answers(model, images):
+        metadata = metadata_of(8, {"latitude": 52.1, "longitude": 4.3})
+        return model.predict_pixels(np.stack(images), metadata, [None] * 8, model.asked(1000))
+
     plain, flip = linnaeus.load_model(finished.bundle), linnaeus.load_model(finished.bundle, tta="flip")
     squares = [plain.crop(plain.read(finished.photograph(i))) for i in range(8)]
     mirrored = [np.ascontiguousarray(square[:, ::-1]) for square in squares]
-    given = {"latitude": 52.1, "longitude": 4.3, "top": 1000}
-    for one, other, found in zip(*(m.predict(s, **given) for m, s in ((plain, squares), (plain, mirrored), (flip, squares))), strict=True):
-        for rank, taxa in found.ranks.items():
+    found = (answers(*one) for one in ((plain, squares), (plain, mirrored), (flip, squares)))
+    for one, other, both in zip(*found, strict=True):
+        for rank, taxa in both.ranks.items():
             first, second = ({taxon.lineage: taxon.probability for taxon in p.ranks[rank]} for p in (one, other))
             means = {key: (first[key] + second[key]) / 2 for key in first}
             assert {taxon.lineage: taxon.probability for taxon in taxa} == pytest.approx(means, rel=1e-5)

@@ -117,7 +117,7 @@ def _batches(model: TrainedClassifier, rows: LabelRows, labels: np.ndarray, sett
         own = np.arange(read.first, read.first + len(read))
         errors |= {row: error for row, error in zip(own.tolist(), read.errors, strict=True) if error is not None}
         usable = np.array([error is None for error in read.errors])
-        images = [black if isinstance(image, str) else image for image in read.found]
+        images = np.stack([black if isinstance(image, str) else image for image in read.found])
         batch = model.batch(images, *encode(inputs.metadata.take(own), model.components))
         more = {"label": np.where(usable[:, None], labels[own], -1), "weight": usable.astype(np.float32), "sample": own}
         yield batch | {name: torch.from_numpy(value).to(model.device) for name, value in more.items()}

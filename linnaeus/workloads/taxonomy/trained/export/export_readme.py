@@ -45,8 +45,9 @@ session = onnxruntime.InferenceSession("FOLDER/model.onnx")
 image, *metadata = session.get_inputs()
 picture = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")
 crop = {crop}  # side of the central square, as a share of the short side
-box = [int((length + sign * crop * min(picture.size) + 1) / 2) for sign in (-1, 1) for length in picture.size]
-picture = picture.crop(box).resize((image.shape[3], image.shape[2]), Image.Resampling.BILINEAR)
+side = max(round(crop * min(picture.size)), 1)
+left, top = ((length - side + 1) // 2 for length in picture.size)
+picture = picture.crop((left, top, left + side, top + side)).resize((image.shape[3], image.shape[2]), Image.Resampling.BILINEAR)
 inputs = {"image": np.asarray(picture).transpose(2, 0, 1)[None]}
 for one in metadata:  # nothing is known
     inputs[one.name] = np.zeros((1, one.shape[1]), bool if one.name == "present" else np.float32)
@@ -73,14 +74,14 @@ def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences:
     rows = "".join(f"| `{files[form]}` | {form} | {differences[form]:.1e} of a {measured[form]} |\n" for form in files)
     side, graphs = classifier.image_size, [form for form in files if form != "timm"]
     crop = classifier.description.center_crop
-    part = "" if crop == 1 else f" of {crop:g} of its short side"
+    part = "" if crop == 1 else f", whose side is {crop:g} of the short side"
     masked = ", with each combination of metadata" if classifier.components else ""
     blocks = [
         f"# A classifier of {counted(classifier.tree.sizes[-1], 'taxon')} of rank {classifier.tree.ranks[-1]}, for other programs",
         f"| file | form | largest difference from the model |\n|---|---|---|\n{rows}\nDifferences were measured on {origin}, in batches of "
         f"1, 7 and 64{masked}. SHA-256 of the weights: {classifier.weights.digest}.",
         "`taxonomy.json` has the names of the classes: `names[r]` is the list of rank `ranks[r]`, coarse to fine.",
-        f"## Image\n\nThe central square{part} of a photograph in upright position, resized to {side} x {side} pixels by an "
+        f"## Image\n\nThe central square of a photograph in upright position{part}, resized to {side} x {side} pixels by an "
         "antialiased bilinear filter.",
         *(_graphs(classifier) if graphs else []),
     ]

@@ -27,6 +27,7 @@ import dataclasses
 import sys
 import tempfile
 from collections.abc import Sequence
+from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from benchmarks.heads import Difference
 from benchmarks.machine import describe_machine, write_numbers
 from benchmarks.recipes.recipe_list import BF16, settings_of
 from benchmarks.recipes.sets import SETS, PhotographSet
-from benchmarks.recipes.trials import Measures, Study
+from benchmarks.recipes.trials import ROOT, Measures, Study
 
 TUNED = ("flat script", "script with ranks", "linnaeus")
 KINDS = (*TUNED, BF16)
@@ -166,6 +167,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> int:
     o = read_options()
+    compile_dir(ROOT / "linnaeus", quiet=1)  # the first start would do it, and the measured time of an epoch would be too short by a factor
     with tempfile.TemporaryDirectory(prefix="recipes-") as root:
         chosen, results = run(o, Study(o.results.resolve(), o.data.resolve(), Path(root), o.cpu_seconds))
     if o.json:

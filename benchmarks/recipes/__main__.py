@@ -167,7 +167,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> int:
     o = read_options()
-    compile_dir(ROOT / "linnaeus", quiet=1)  # the first start would do it, and the measured time of an epoch would be too short by a factor
+    compile_dir(ROOT / "linnaeus", quiet=1)  # otherwise the first start does it, and the measured time of an epoch is wrong
     with tempfile.TemporaryDirectory(prefix="recipes-") as root:
         chosen, results = run(o, Study(o.results.resolve(), o.data.resolve(), Path(root), o.cpu_seconds))
     if o.json:

@@ -73,7 +73,7 @@ class Archive:
     def _sizes(self) -> dict[str, int]:
         if self.path.is_dir():
             sizes = dict.fromkeys(_files_to_depth_two(self.path), 0)  # read when needed: photographs may be beside the archive
-        elif zipfile.is_zipfile(self.path):
+        elif self.path.is_file() and zipfile.is_zipfile(self.path):
             with zipfile.ZipFile(self.path) as archive:
                 sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
         elif self.path.is_file() and tarfile.is_tarfile(self.path):

@@ -72,7 +72,7 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
 
 def _photographs(root: str) -> tuple[Column, Column, LeftOut]:
     """Return the paths of the photographs and of their folders, relative to `root`, and the files that are left out, with reasons."""
-    paths, folders, suffix, text = ColumnBuilder(), ColumnBuilder(str), LeftOut(), LeftOut()
+    paths, folders, suffix, text = ColumnBuilder(str), ColumnBuilder(str), LeftOut(), LeftOut()
     for path in files_in(root):
         if not _is_text(path):
             text.add("file whose path is not in UTF-8", [path])

@@ -1,6 +1,9 @@
 """`data=darwin_core`: every form of an archive, its joins, what GBIF flags, the account of what is left out, and what is refused."""
 
+import concurrent.futures
+import os
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import numpy as np
@@ -10,6 +13,7 @@ from PIL import Image
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
 from linnaeus.workloads.taxonomy.manifest.table import LONGEST_LINE
+from linnaeus.workloads.taxonomy.sources.archive_members import Archive
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
 from tests.workloads.taxonomy.sources.darwin_core_writer import archive, table, write
@@ -373,3 +377,15 @@ def test_a_link_to_itself_beside_the_tables_is_not_read(tmp_path):
     given = archive_at(tmp_path, archive(core, links(core)))
     (tmp_path / "archive/loop.txt").symlink_to("loop.txt")
     assert len(read_clean(runs.composed(["data=darwin_core", *given, "data.image_size=16"]).data)[0].files.names) == 8
+
+
+def test_a_pipe_in_place_of_an_archive_is_one_line(tmp_path):
+    """A read of it would wait for a writer."""
+    os.mkfifo(tmp_path / "a.zip")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(Archive, tmp_path / "a.zip")
+        done, _ = concurrent.futures.wait([reading], timeout=30)
+        os.close(os.open(tmp_path / "a.zip", os.O_RDWR))  # ends the wait of a failing test
+        assert done
+        with pytest.raises(ConfigError, match="is not a zip or tar file, a folder or a table"):
+            reading.result()

@@ -130,6 +130,14 @@ def test_a_backslash_is_a_letter_of_a_name(tmp_path):
     assert not source.excluded and len(source.ids) == 9
 
 
+def test_a_space_at_the_start_of_a_folder_is_a_letter_of_its_name(tmp_path):
+    """Without it, the path is that of the photograph in another folder. The taxon is the same."""
+    path = folder_of(tmp_path, "Abies alba", " Abies alba", "Quercus robur", count=4)
+    source = source_of("data=image_folder", path)
+    assert [str(name) for name in source.ids[:5]] == [*(f" Abies alba/{i}.jpg" for i in range(4)), "Abies alba/0.jpg"]
+    assert source.tree.names[-1] == ("Abies alba", "Quercus robur") and not any("earlier row" in note for note in source.notes)
+
+
 def test_a_link_to_itself_is_a_missing_photograph(tmp_path):
     path = folder_of(tmp_path, "Quercus robur", "Fagus sylvatica", count=4)
     (tmp_path / "Quercus robur/loop.jpg").symlink_to("loop.jpg")

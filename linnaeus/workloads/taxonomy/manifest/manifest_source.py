@@ -109,6 +109,8 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
         split = stratified_split(groups, rows.tree, rows.labels, config, notes)
     else:
         split = rows.split
+        if config.validation_fraction is not None and config.name != "labels_h5":  # whose reader divides the rows by it
+            notes.append(f"data.validation_fraction={config.validation_fraction:g} has no effect: {split_name(config)} has validation rows")
         sides = [np.bincount(groups.number[split == side], minlength=len(groups.digest)) > 0 for side in (TRAIN, VALIDATION)]
         for side, word in zip(sides, ("training", "validation"), strict=True):
             if not side.any():

@@ -152,7 +152,8 @@ def _photographs(
 ) -> Photographs:
     """Return the photographs of the records, with paths of local files in place of links. Add photographs that are not used to `excluded`.
 
-    `key`: id of each record's core row. `ranks`: names of the columns of the labels. `folder`: contains the files."""
+    `key`: id of each record's core row. `ranks`: names of the columns of the labels. `folder`: contains the files. Raise
+    `ConfigError` if data.photo_names needs links, which the archive does not have."""
     columns = records.columns
     core_id = next((term for term, index in parts.core.columns.items() if index == parts.core.key), "id")
     ids = {core_id: key, "occurrenceID": columns["occurrenceID"]}
@@ -162,6 +163,8 @@ def _photographs(
         records.notes.extend(rows.notes)
         excluded.include(rows.left_out)
     if not media and not any(columns["associatedMedia"].values):
+        if config.photo_names not in (None, "id"):
+            raise ConfigError(f"data.photo_names={config.photo_names} has no effect, because the archive has no links; leave it out")
         record, found = files_of_records(folder, ids)
         records.notes.append(found.note)
         return Photographs(record, found.path, names)

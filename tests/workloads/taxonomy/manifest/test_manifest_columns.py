@@ -140,6 +140,9 @@ def test_a_column_split_is_used_and_its_test_rows_are_not(build_rows):
     assert source.ids[source.split == VALIDATION].tolist() == [f"{i}.png" for i in range(40) if i // 2 % 4 == 1]
     assert source.excluded == {"called test in 'Split', neither trained on nor validated on": 10}
     assert lines_of(source, "10 rows left out: called test in 'Split', neither trained on nor validated on")
+    assert not lines_of(source, "has no effect") and lines_of(
+        build_rows(table, validation_fraction=0.4), "data.validation_fraction=0.4 has no effect: 'Split' has validation rows"
+    )
     without = build_rows([row for row in table if row["Split"] != "val"], validation_fraction=0.4)
     used = {int(name.removesuffix(".png")) // 2 % 4 for name in without.ids}
     assert used == {2, 3} and (without.split == VALIDATION).any() and lines_of(without, "does not contain validation rows; data")

@@ -360,6 +360,11 @@ def test_a_table_may_be_in_several_files_compressed_or_inline(trap):
     assert trap.source().fingerprint == expected
 
 
+def test_names_of_downloaded_files_have_no_effect_without_urls(trap):
+    with pytest.raises(ConfigError, match=r"data\.photo_names=id has no effect, because no photograph has a URL; leave it out"):
+        trap.source("data.photo_names=id")
+
+
 def test_photographs_with_urls_are_found_by_url_id_or_name(trap):
     for number, row in enumerate(trap.media):
         row["filePath"] = f"https://a.org/{row['mediaID']}/file"

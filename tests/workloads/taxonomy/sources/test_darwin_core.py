@@ -200,6 +200,8 @@ def test_links_in_the_records_and_files_named_by_ids(tmp_path):
     assert rows.excluded == {"record without a photograph": 2}
     (tmp_path / "1_2.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
     by_id = write(tmp_path / "by_id", archive(occurrences(9)))
+    with pytest.raises(ConfigError, match=r"data\.photo_names=url has no effect, because the archive has no links; leave it out"):
+        source_of("data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}", "data.photo_names=url")
     rows = read_clean(runs.composed(["data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}"]).data)[0]
     assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "1_2.jpg", *(f"{i}.jpg" for i in range(2, 8))]
     assert rows.excluded == {"record without a photograph": 1}

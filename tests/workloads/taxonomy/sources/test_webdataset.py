@@ -229,3 +229,9 @@ def test_a_pipe_in_place_of_a_tar_file_is_one_line(tmp_path):
     os.mkfifo(tmp_path / "a-1.tar")
     with pytest.raises(ConfigError, match=r"data.path: '.*a-1.tar' is not a file; remove it"):
         source_of("data=webdataset", f"data.path={tmp_path}")
+
+
+def test_a_folder_of_photographs_has_no_effect_on_tar_files(tmp_path):
+    write(tmp_path / "a.tar", samples(12))
+    with pytest.raises(ConfigError, match=r"^data.root: '/photos' has no effect, because the photographs are in '.*'; leave it out$"):
+        source_of("data=webdataset", f"data.path={tmp_path}", "data.root=/photos")

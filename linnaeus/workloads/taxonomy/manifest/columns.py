@@ -16,6 +16,7 @@ from linnaeus.workloads.taxonomy.manifest.given_split import SplitFile, without_
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
 
 AUTO = "auto"
+LONGEST_NAME = 200  # characters of the name of a column by which it is recognised
 NAMES = {  # role -> names of its column, the preferred one first, in the form of `plain_name`
     "image": ("path", "imagepath", "filepath", "image", "imagefile", "filename", "file"),
     "latitude": ("decimallatitude", "latitude", "lat", "gpslatitude", "verbatimlatitude"),
@@ -101,8 +102,9 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column in lower case, without a prefix (`dwc:`), a unit in brackets, spaces, and punctuation."""
-    without_unit = re.sub(r"\(.*?\)|\[.*?\]", "", name.rpartition(":")[2])
+    """Return the name of a column in lower case, without a prefix (`dwc:`), a unit in brackets, spaces, and punctuation. Only the first
+    `LONGEST_NAME` characters are used: the time of the search for brackets grows with the square of their number."""
+    without_unit = re.sub(r"\(.*?\)|\[.*?\]", "", name[:LONGEST_NAME].rpartition(":")[2])
     return "".join(letter for letter in without_unit.casefold() if letter.isalnum())
 
 

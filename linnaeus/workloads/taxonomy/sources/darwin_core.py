@@ -5,6 +5,7 @@ table). In an archive with an Event core, records are the occurrences of the eve
 Photographs are listed in a Multimedia extension or in the term `associatedMedia`, or are files that are named after the ids of records.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +87,7 @@ def _open(path: Path) -> _Parts:
     """Return the tables that the descriptor of an archive lists. Without a descriptor, recognise the tables by the names of the files.
 
     Raise `ConfigError` if there is no descriptor, and no table or several tables that may be the table of occurrences."""
-    alone = path.is_file() and path.suffix.lower() in _TABLES
+    alone = os.path.isfile(path) and path.suffix.lower() in _TABLES
     archive = Archive(path.parent if alone else path)
     if archive.has(DESCRIPTOR):
         core, extensions = read_descriptor(archive)

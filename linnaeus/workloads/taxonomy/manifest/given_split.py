@@ -81,13 +81,13 @@ def read_split_file(path: str) -> SplitFile:
     key = header[0]
     side = split_from_column(table.columns["split"], "split", "data.split_file")
     ids = table.columns[key]
-    low, high = np.full(len(ids.values), NO_SIDE), np.full(len(ids.values), -1)
-    np.minimum.at(low, ids.codes, side)
-    np.maximum.at(high, ids.codes, side)
+    _, first, number = np.unique(digests(ids.values), return_index=True, return_inverse=True)  # equal if they differed in spaces
+    low, high = np.full(len(first), NO_SIDE), np.full(len(first), -1)
+    np.minimum.at(low, number[ids.codes], side)
+    np.maximum.at(high, number[ids.codes], side)
     if (two := np.flatnonzero(low < high)).size:
-        raise ConfigError(
-            f"data.split_file: {counted(len(two), 'id')} on two sides, such as {quoted(ids.values[two[0]])}; keep one of its lines"
-        )
+        example = quoted(ids.values[first[two].min()])
+        raise ConfigError(f"data.split_file: {counted(len(two), 'id')} on two sides, such as {example}; keep one of its lines")
     with file.open("rb") as content:
         return SplitFile(key, ids, side, hashlib.file_digest(content, "sha256").hexdigest())
 

@@ -154,6 +154,7 @@ def test_a_start_reads_the_file_once(dated, tmp_path, monkeypatch, encoding):
     [
         (["a.jpg,train"], "photograph,split", "not one of its 1 id, such as 'a.jpg', is a photograph of the source"),
         (["a.jpg,train", "a.jpg,val"], "photograph,split", "1 id on two sides, such as 'a.jpg'"),
+        (["a.jpg,train", "a.jpg ,val"], "photograph,split", "1 id on two sides, such as 'a.jpg'"),
         (["a.jpg,train"], "photograph,side", "has the columns photograph, side; it must have photograph"),
         (["a.jpg,train"], "observer,split", "its ids are of 'observer', which the source does not have"),
         (["a.jpg,perhaps"], "photograph,split", "'split' contains 'perhaps'; every row must have train, val or test"),

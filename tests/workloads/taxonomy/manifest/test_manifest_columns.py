@@ -157,7 +157,7 @@ def test_a_column_split_is_used_and_its_test_rows_are_not(build_rows):
 
 
 def test_a_column_that_looks_like_a_group_or_a_split_is_named(build_rows):
-    table = [row | {"observationID": f"o{i // 8}", "fold": "1"} for i, row in enumerate(rows())]
+    table = [row | {"observationID": f"o{i // 8}" + " " * (i % 2), "fold": "1"} for i, row in enumerate(rows())]
     source = build_rows(table)
     assert lines_of(source, "'observationID' may be a group, and is not used: training and validation share 4 of its 5 values")
     assert lines_of(source, "data.group_column=observationID keeps each on one side")

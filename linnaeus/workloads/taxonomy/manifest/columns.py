@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.dates import check_format
 from linnaeus.workloads.taxonomy.manifest.given_split import SplitFile, without_column
@@ -176,6 +177,7 @@ def _listed(notes: Sequence[str], start: str) -> list[str]:
 
 
 def _check_metadata_keys(config: ManifestConfig) -> None:
+    column_slices(config.components)  # raises `ConfigError` for a name that is not a component
     if (config.latitude_column is None) != (config.longitude_column is None):
         raise ConfigError("data.latitude_column and data.longitude_column must be set together; set both or neither")
     needs = {

@@ -33,6 +33,7 @@ from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
 INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # in names of iNat 2021; the species epithet follows
 _INAT = re.compile(r"\d{5}_([A-Z][^_]*)_" + "_".join([r"([^_]*)"] * 5) + r"_(.+)")
+_OTHER_COLUMNS = ("", "path", "split")  # names that a rank cannot have
 _BINOMIAL = re.compile(r"(×?[A-Z][a-zë-]+)[ _](×?[a-zë-]+.*)")
 
 
@@ -106,9 +107,11 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
     """Return rank -> taxon of each folder, coarse to fine. `folders`: the parts of each path. `levels`: rank of each part (data.levels).
 
     With `levels` None, the name of the folder gives the ranks (`ranks_of_names`). Raise `ConfigError` if the paths do not all have one part
-    per rank of `levels`, or a single part if `levels` is None."""
+    per rank of `levels`, or a single part if `levels` is None, and if `levels` has a name twice or that of another column."""
     depths = sorted({len(folder) for folder in folders})
     if levels is not None:
+        if len({*levels, *_OTHER_COLUMNS}) < len(levels) + len(_OTHER_COLUMNS):
+            raise ConfigError(f"data.levels: {levels} must be different names of ranks, other than path and split")
         if depths != [len(levels)]:
             wrong = next(folder for folder in folders if len(folder) != len(levels))
             where = quoted("/".join(wrong), 120)

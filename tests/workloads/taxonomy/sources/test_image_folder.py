@@ -109,6 +109,8 @@ def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
         ([], (), "does not contain a photograph"),
         (["Fagaceae/Quercus", "Fagus"], (), "data.levels: the folders 'Fagaceae/Quercus', 'Fagus' have 1 or 2 levels"),
         (["Fagaceae/Quercus", "Fagus"], ("data.levels=[family,genus]",), "data.levels: 2 ranks, but 'Fagus' has 1 folders"),
+        (["Fagaceae/Quercus"], ("data.levels=[genus,genus]",), r"data.levels: \['genus', 'genus'\] must be different names of ranks"),
+        (["Fagaceae/Quercus"], ("data.levels=[split,genus]",), "must be different names of ranks, other than path and split"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_one_line(tmp_path, folders, keys, message):

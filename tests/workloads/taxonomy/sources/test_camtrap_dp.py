@@ -26,6 +26,7 @@ TAXA = [
     {"scientificName": "Meles meles", "taxonRank": "species", "family": "Mustelidae", "order": "Carnivora"},
     {"scientificName": "Ardea", "taxonRank": "genus", "family": "Ardeidae", "order": "Pelecaniformes"},
 ]
+OTHER = "are others, or in another order, in"
 FOX, BADGER, HERON = "Vulpes vulpes", "Meles meles", "Ardea cinerea"
 
 
@@ -394,12 +395,21 @@ def test_photographs_with_urls_are_found_by_url_id_or_name(trap):
         ({"media": {"path": "deployments.csv"}}, "media lacks the required columns mediaID, timestamp, filePath"),
         ({"media": {"path": "media.csv", "dialect": {"delimiter": "|"}}}, r"the delimiter '\|' of media is not read"),
         ({"media": {"data": {"a": 1}}}, "the data of media in datapackage.json must be a list"),
-        ({"observations": {"path": ["observations.csv", "turned.csv"]}}, "the columns of observations have another order in 'turned.csv'"),
+        ({"observations": {"path": ["observations.csv", "turned.csv"]}}, f"the columns of observations {OTHER} 'turned.csv'"),
+        (
+            {"observations": {"path": ["semicolons.csv", "turned semicolons.csv"]}},
+            f"the columns of observations {OTHER} 'turned semicolons.csv'",
+        ),
+        ({"observations": {"path": ["observations.csv", "renamed.csv"]}}, f"the columns of observations {OTHER} 'renamed.csv'"),
         ({"deployments": {"path": ["deployments.csv", "deployments.csv"]}}, "6 rows of deployments with the deploymentID of another row"),
     ],
 )
 def test_a_package_that_cannot_be_read_is_one_line(trap, resources, message):
-    trap.folder.joinpath("turned.csv").write_text(",".join(reversed(csv_of(trap.observations).splitlines()[0].split(","))))
+    header = csv_of(trap.observations).splitlines()[0]
+    turned = ",".join(reversed(header.split(",")))
+    renamed = header.replace("scientificName", "name")
+    for name, line in (("turned", turned), ("semicolons", header), ("turned semicolons", turned), ("renamed", renamed)):
+        (trap.folder / f"{name}.csv").write_text(line.replace(",", ";") if "semicolons" in name else line)
     trap.resources = resources
     with pytest.raises(ConfigError, match=f"data.path: .*{message}") as caught:
         trap.source()

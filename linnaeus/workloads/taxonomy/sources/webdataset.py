@@ -237,7 +237,8 @@ def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(inner, dict):
             yield from _flat(inner, f"{outer}{name}.")
         elif not isinstance(inner, list):
-            yield outer + name, "" if inner is None else str(inner)
+            whole = isinstance(inner, float) and inner.is_integer() and abs(inner) < 1 << 53  # an id that was stored as a float
+            yield outer + name, "" if inner is None else str(int(inner) if whole else inner)
 
 
 def _encodable(text: str) -> str:

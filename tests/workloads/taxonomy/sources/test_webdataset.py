@@ -12,7 +12,8 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.sources.tar_index import TarReader
-from linnaeus.workloads.taxonomy.sources.webdataset import shard_paths
+from linnaeus.workloads.taxonomy.sources.webdataset import read_records, shard_paths
+from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -81,6 +82,15 @@ def test_names_that_are_a_split_only_in_part_are_reported(tmp_path):
         write(tmp_path / name, samples(12, 12 * number))
     source = source_of("data=webdataset", f"data.path={tmp_path}")
     assert "names of files are not the split: some begin with train, val, 'extra-0.tar' does not" in source.notes
+
+
+def test_whole_numbers_of_json_are_ids(tmp_path):
+    """Programs store a column of ids with missing cells as floats."""
+    ids = [7.0, "007", 1e11, 1e300, 0.5, float("nan"), None, True]
+    members = [member for i, one in enumerate(ids) for member in ((f"{i}.png", photograph(i)), (f"{i}.json", json.dumps({"id": one})))]
+    config = runs.composed(["data=webdataset", f"data.path={write(tmp_path / 'a.tar', members)}"]).data
+    column = read_records(config, lambda header: header).table.columns["id"]
+    assert [column.values[code] for code in column.codes] == ["7", "007", "100000000000", "1e+300", "0.5", "nan", "", "True"]
 
 
 def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):

@@ -361,6 +361,13 @@ def test_a_table_may_be_in_several_files_compressed_or_inline(trap):
     assert trap.source().fingerprint == expected
 
 
+def test_a_least_probability_without_machines_is_reported(trap):
+    notes = trap.source("data.min_probability=0.5").notes
+    assert "data.min_probability=0.5 has no effect: no observation is classified by a machine" in notes
+    trap.observations[0] |= {"classificationMethod": "machine", "classificationProbability": "0.9"}
+    assert not any("has no effect" in note for note in trap.source("data.min_probability=0.5").notes)
+
+
 def test_names_of_downloaded_files_have_no_effect_without_urls(trap):
     with pytest.raises(ConfigError, match=r"data\.photo_names=id has no effect, because no photograph has a URL; leave it out"):
         trap.source("data.photo_names=id")

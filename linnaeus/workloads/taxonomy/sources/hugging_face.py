@@ -3,7 +3,7 @@
     save_to_disk    state.json, dataset_info.json, data-00000-of-00002.arrow, ...; dataset_dict.json above the folders of the splits
     hub             Parquet shards such as data/train-00000-of-00002.parquet
 
-The photographs are in the first column with the feature Image, or in the column `data.image_column`. Class numbers in a column with the
+The photographs are in the first column with the feature Image or of bytes, or in the column `data.image_column`. Class numbers in a column with the
 feature ClassLabel are replaced by the names of the classes. Columns of numbers, texts and dates are read; lists and other structures are
 not. If no column is named like a rank, the class names of the only ClassLabel are the taxa, interpreted like folders of `image_folder`.
 Photographs in Arrow files are read as byte ranges. Parquet is read by groups of rows: `parquet_images.py`.
@@ -114,10 +114,16 @@ class _Dataset:
         """Return the name of a column with photographs: `wanted`, or the first such column if `wanted` is "auto".
 
         Return None if there is no such column, or if `wanted` is a column of paths."""
-        found = [field.name for field in self.schema if _is_bytes(field.type) or self.features.get(field.name, {}).get("_type") == "Image"]
-        found = [name for name in found if name not in self.plain]
+        found = [field.name for field in self.schema if self._is_photograph(field) and field.name not in self.plain]
         first = found[0] if found and wanted == AUTO else None
         return wanted if wanted in found else first
+
+    def _is_photograph(self, field: pa.Field) -> bool:
+        """Return True for a column of the feature Image, of bytes, or, if its feature is not known, of structs with bytes."""
+        feature = self.features.get(field.name)
+        if feature is not None and feature.get("_type") == "Image":
+            return True
+        return _is_bytes(field.type) or (feature is None and _has_bytes(field.type))
 
     def notes(self, photograph: str | None) -> list[str]:
         """Return lines of text about columns that are not read, and about the speed of Parquet. `photograph`: column of the photographs."""
@@ -188,6 +194,12 @@ def _is_bytes(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)
 
 
 def _ranges(file: SavedFile, column: str, field: str) -> tuple[np.ndarray, np.ndarray]:

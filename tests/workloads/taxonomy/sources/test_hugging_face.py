@@ -97,6 +97,14 @@ def test_splits_are_those_of_the_folders_or_of_the_names_of_shards(tmp_path):
     assert len({source.split.tobytes() for source in sources}) == 1
 
 
+def test_photographs_of_a_file_without_features_are_found(tmp_path):
+    """Programs other than `datasets` do not write the features."""
+    table = labelled(12).replace_schema_metadata(None).rename_columns(["image", "species"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = source_of("data=hugging_face", f"data.path={tmp_path}")
+    assert sorted(source.ids) == sorted(f"{i}.png" for i in range(12)) and source.images.files.read(3) == photograph(3)
+
+
 @pytest.mark.parametrize("word", ["dev", "evaluation", "tst"])
 def test_all_words_of_a_split_column_are_names_of_shards(tmp_path, word):
     for split in ("train", word):

@@ -3,10 +3,10 @@
     save_to_disk    state.json, dataset_info.json, data-00000-of-00002.arrow, ...; dataset_dict.json above the folders of the splits
     hub             Parquet shards such as data/train-00000-of-00002.parquet
 
-The photographs are in the first column with the feature Image or of bytes, or in the column `data.image_column`. Class numbers in a column with the
-feature ClassLabel are replaced by the names of the classes. Columns of numbers, texts and dates are read; lists and other structures are
-not. If no column is named like a rank, the class names of the only ClassLabel are the taxa, interpreted like folders of `image_folder`.
-Photographs in Arrow files are read as byte ranges. Parquet is read by groups of rows: `parquet_images.py`.
+The photographs are in the first column with the feature Image or of bytes, or in the column `data.image_column`. Class numbers in a column
+with the feature ClassLabel are replaced by the names of the classes. Columns of numbers, texts and dates are read; lists and other
+structures are not. If no column is named like a rank, the class names of the only ClassLabel are the taxa, interpreted like folders of
+`image_folder`. Photographs in Arrow files are read as byte ranges. Parquet is read by groups of rows: `parquet_images.py`.
 """
 
 from __future__ import annotations

@@ -95,15 +95,17 @@ def read_split_file(path: str) -> SplitFile:
 def file_split(file: SplitFile, names: Names, columns: Mapping[str, Column], notes: list[str]) -> np.ndarray:
     """Return the split of N rows, int8 [N], `NO_SIDE` for a row whose id is not in the file. Append a line to `notes`.
 
-    `names`: [N], names of the photographs. `columns`: name -> column of the source, [N]. Raise `ConfigError` if the source does not have
-    the column of ids, or no row is in the file."""
+    `names`: [N], names of the photographs; spaces at their ends are ignored, as in the file. `columns`: name -> column of the source, [N].
+    Raise `ConfigError` if the source does not have the column of ids, or no row is in the file."""
     if file.key != PHOTOGRAPH and file.key not in columns:
         raise ConfigError(
             f"data.split_file: its ids are of {quoted(file.key)}, which the source does not have; name the column {PHOTOGRAPH} if they "
             f"are names of photographs, or as one of {list_some([quoted(name) for name in columns]) or 'none'}"
         )
     own, code = (
-        (digests(names), np.arange(len(names))) if file.key == PHOTOGRAPH else (digests(columns[file.key].values), columns[file.key].codes)
+        (digests(map(str.strip, names)), np.arange(len(names)))
+        if file.key == PHOTOGRAPH
+        else (digests(columns[file.key].values), columns[file.key].codes)
     )
     keys = digests(file.ids.values)[file.ids.codes]
     keys, first = np.unique(keys, return_index=True)

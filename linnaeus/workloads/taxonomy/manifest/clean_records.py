@@ -26,6 +26,7 @@ from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.spellings import spelling_notes
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, is_url
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
 from linnaeus.workloads.taxonomy.text_arrays import Names, first_places
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -201,6 +202,9 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
     excluded = LeftOut(table.excluded)
     column = table.columns[config.image_column]
     files = records.files(column.values)
+    if config.root is not None and not is_url(config.root) and not isinstance(files, FolderFiles | UrlFiles):
+        place = quoted(records.place, 120)
+        raise ConfigError(f"data.root: {quoted(config.root, 120)} has no effect, because the photographs are in {place}; leave it out")
     sizes = files.sizes()[column.codes]
     paths = files.names[column.codes]
     notes += _outside_note(files)

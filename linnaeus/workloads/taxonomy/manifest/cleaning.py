@@ -10,7 +10,7 @@ from linnaeus.errors import ConfigError, counted, list_some, shorten
 from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes, number_column
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.table import Table
-from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.text_arrays import Names, first_places, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 _NULLS = "- -- ? . na n/a #n/a nan null none nil nat <na> missing undefined unknown unidentified undetermined unassigned indet indet."
@@ -63,8 +63,11 @@ def null_values(values: Sequence[str]) -> np.ndarray:
 
 
 def value_numbers(column: Column) -> np.ndarray:
-    """Return the index of each cell's value in `column.values`, int32 [N]; -1 for a null cell."""
-    return np.where(null_values(column.values)[column.codes], -1, column.codes)
+    """Return the index of each cell's value in `column.values`, int64 [N]; -1 for a null cell. Of equal values, which differed in spaces,
+    the index of the first is returned."""
+    values = column.values
+    first = first_places(values if isinstance(values, TextLines) else strings(values))
+    return np.where(null_values(values), -1, first)[column.codes]
 
 
 def clean_name(cell: str) -> str:

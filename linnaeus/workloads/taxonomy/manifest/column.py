@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from linnaeus.workloads.taxonomy.text_arrays import numbered, strings
 from linnaeus.workloads.taxonomy.text_lines import BLOCK, TextLines, lines_of
 
 CHUNK = 512  # rows of a CSV that are in memory as Python strings; 65536 rows take twice the time (caches, garbage collection)
+UTC = ("+00:00", "Etc/UTC", "GMT")  # synonyms of UTC, whose times Arrow writes with +0000
 FEW = 1 << 16  # a column with more distinct cells stores them as bytes, not as Python objects
 
 
@@ -86,12 +88,20 @@ class ColumnBuilder:
 
 
 def from_arrow(column) -> Column:
-    """Convert a pyarrow ChunkedArray of numbers, texts or dates to a column."""
+    """Convert a pyarrow ChunkedArray of numbers, texts or dates to a column.
+
+    Whole numbers that are stored as floats, such as ids of which some are missing, have no exponent. Times of a time zone that is a synonym
+    of UTC end in Z."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type):
+        with contextlib.suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
+    if pa.types.is_timestamp(column.type) and column.type.tz in UTC:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
     coded = pc.fill_null(column.cast(pa.large_string()), "").combine_chunks().dictionary_encode()
     blocks = (coded.dictionary.slice(i, BLOCK).to_pylist() for i in range(0, len(coded.dictionary), BLOCK))
     values = (value.strip() for block in blocks for value in block)

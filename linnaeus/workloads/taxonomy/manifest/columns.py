@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.dates import check_format
 from linnaeus.workloads.taxonomy.manifest.given_split import SplitFile, without_column
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
 
 AUTO = "auto"
+LONGEST_NAME = 200  # characters of the name of a column by which it is recognised
 NAMES = {  # role -> names of its column, the preferred one first, in the form of `plain_name`
     "image": ("path", "imagepath", "filepath", "image", "imagefile", "filename", "file"),
     "latitude": ("decimallatitude", "latitude", "lat", "gpslatitude", "verbatimlatitude"),
@@ -101,8 +103,9 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column in lower case, without a prefix (`dwc:`), a unit in brackets, spaces, and punctuation."""
-    without_unit = re.sub(r"\(.*?\)|\[.*?\]", "", name.rpartition(":")[2])
+    """Return the name of a column in lower case, without a prefix (`dwc:`), a unit in brackets, spaces, and punctuation. Only the first
+    `LONGEST_NAME` characters are used: the time of the search for brackets grows with the square of their number."""
+    without_unit = re.sub(r"\(.*?\)|\[.*?\]", "", name[:LONGEST_NAME].rpartition(":")[2])
     return "".join(letter for letter in without_unit.casefold() if letter.isalnum())
 
 
@@ -174,6 +177,7 @@ def _listed(notes: Sequence[str], start: str) -> list[str]:
 
 
 def _check_metadata_keys(config: ManifestConfig) -> None:
+    column_slices(config.components)  # raises `ConfigError` for a name that is not a component
     if (config.latitude_column is None) != (config.longitude_column is None):
         raise ConfigError("data.latitude_column and data.longitude_column must be set together; set both or neither")
     needs = {

@@ -81,13 +81,13 @@ def read_split_file(path: str) -> SplitFile:
     key = header[0]
     side = split_from_column(table.columns["split"], "split", "data.split_file")
     ids = table.columns[key]
-    low, high = np.full(len(ids.values), NO_SIDE), np.full(len(ids.values), -1)
-    np.minimum.at(low, ids.codes, side)
-    np.maximum.at(high, ids.codes, side)
+    _, first, number = np.unique(digests(ids.values), return_index=True, return_inverse=True)  # equal if they differed in spaces
+    low, high = np.full(len(first), NO_SIDE), np.full(len(first), -1)
+    np.minimum.at(low, number[ids.codes], side)
+    np.maximum.at(high, number[ids.codes], side)
     if (two := np.flatnonzero(low < high)).size:
-        raise ConfigError(
-            f"data.split_file: {counted(len(two), 'id')} on two sides, such as {quoted(ids.values[two[0]])}; keep one of its lines"
-        )
+        example = quoted(ids.values[first[two].min()])
+        raise ConfigError(f"data.split_file: {counted(len(two), 'id')} on two sides, such as {example}; keep one of its lines")
     with file.open("rb") as content:
         return SplitFile(key, ids, side, hashlib.file_digest(content, "sha256").hexdigest())
 
@@ -95,15 +95,17 @@ def read_split_file(path: str) -> SplitFile:
 def file_split(file: SplitFile, names: Names, columns: Mapping[str, Column], notes: list[str]) -> np.ndarray:
     """Return the split of N rows, int8 [N], `NO_SIDE` for a row whose id is not in the file. Append a line to `notes`.
 
-    `names`: [N], names of the photographs. `columns`: name -> column of the source, [N]. Raise `ConfigError` if the source does not have
-    the column of ids, or no row is in the file."""
+    `names`: [N], names of the photographs; spaces at their ends are ignored, as in the file. `columns`: name -> column of the source, [N].
+    Raise `ConfigError` if the source does not have the column of ids, or no row is in the file."""
     if file.key != PHOTOGRAPH and file.key not in columns:
         raise ConfigError(
             f"data.split_file: its ids are of {quoted(file.key)}, which the source does not have; name the column {PHOTOGRAPH} if they "
             f"are names of photographs, or as one of {list_some([quoted(name) for name in columns]) or 'none'}"
         )
     own, code = (
-        (digests(names), np.arange(len(names))) if file.key == PHOTOGRAPH else (digests(columns[file.key].values), columns[file.key].codes)
+        (digests(map(str.strip, names)), np.arange(len(names)))
+        if file.key == PHOTOGRAPH
+        else (digests(columns[file.key].values), columns[file.key].codes)
     )
     keys = digests(file.ids.values)[file.ids.codes]
     keys, first = np.unique(keys, return_index=True)

@@ -128,6 +128,7 @@ class FolderFiles(ImageFiles):
         listed: the names are those of the file system, in which a backslash is a letter; False: cells of a table (`clean_path`). present:
         the files were there at the start, so that one that is missing later may come back, and is read again."""
         self.root, self.final = str(root), ((errno.EACCES, errno.EPERM) if present else FINAL_ERRORS)
+        self.pipes = True  # False: `read` refuses a named pipe
         if isinstance(names, np.ndarray) or (listed and isinstance(names, TextLines)):
             self.names = names
         else:
@@ -141,8 +142,18 @@ class FolderFiles(ImageFiles):
         taken.names = self.names[rows]
         return taken
 
+    def unseen(self) -> "FolderFiles":
+        """Return these files for a caller that does not call `sizes`: `read` tries only once to read a missing file, and raises
+        `NotAnImage` for a named pipe, which it would otherwise wait for."""
+        unseen = copy(self)
+        unseen.final, unseen.pipes = FINAL_ERRORS, False
+        return unseen
+
     def read(self, row: int) -> bytes:
-        return read_file(self.path(row), final=self.final)
+        path = self.path(row)
+        if not self.pipes and is_pipe(path):
+            raise NotAnImage(REASONS[NOT_A_FILE])
+        return read_file(path, final=self.final)
 
     def head(self, row: int) -> IO[bytes]:
         return open(self.path(row), "rb")
@@ -182,6 +193,14 @@ def _size(path: str) -> int:
     if not stat.S_ISREG(info.st_mode):
         return NOT_A_FILE
     return info.st_size if info.st_size <= LARGEST_FILE else TOO_LARGE
+
+
+def is_pipe(path: str) -> bool:
+    """Return True for a named pipe, or a link to one: a read would wait for a writer."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def read_file(path: str, final: Collection[int] = ()) -> bytes:

@@ -9,7 +9,7 @@ from linnaeus.errors import ConfigError, counted, quoted, redacted_words, shorte
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
-from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
+from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
@@ -109,6 +109,8 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
         split = stratified_split(groups, rows.tree, rows.labels, config, notes)
     else:
         split = rows.split
+        if config.validation_fraction is not None and config.name != "labels_h5":  # whose reader divides the rows by it
+            notes.append(f"data.validation_fraction={config.validation_fraction:g} has no effect: {split_name(config)} has validation rows")
         sides = [np.bincount(groups.number[split == side], minlength=len(groups.digest)) > 0 for side in (TRAIN, VALIDATION)]
         for side, word in zip(sides, ("training", "validation"), strict=True):
             if not side.any():
@@ -122,11 +124,11 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
 def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
     """Return a line about a column that looks like a group column but is not used: how many of its values occur both in training and in
     validation."""
-    sides = [np.bincount(column.codes[split == side], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
-    both, known = sides[0] & sides[1], ~null_values(column.values)
+    number = value_numbers(column)
+    sides = [np.bincount(number[(split == side) & (number >= 0)], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
     return (
-        f"{quoted(name)} may be a group, and is not used: training and validation share {int((both & known).sum())} of its "
-        f"{counted(((sides[0] | sides[1]) & known).sum(), 'value')}; data.group_column={name} keeps each on one side"
+        f"{quoted(name)} may be a group, and is not used: training and validation share {int((sides[0] & sides[1]).sum())} of its "
+        f"{counted((sides[0] | sides[1]).sum(), 'value')}; data.group_column={name} keeps each on one side"
     )
 
 

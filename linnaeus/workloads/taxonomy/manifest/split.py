@@ -22,6 +22,7 @@ NO_SIDE = 3  # fourth value, of a row that a given file or given dates do not pu
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))
 _TEST = frozenset(("test", "testing", "tst"))
+SPLIT_WORDS = _TRAIN | _VALIDATION | _TEST  # in lower case
 
 
 def is_validation(word: str) -> bool:
@@ -40,7 +41,7 @@ def split_from_column(column: Column, name: str, key: str = "data.split_column")
     Raise `ConfigError` for unknown words, and for a split without training rows. `key`: configuration key of the split, for messages."""
     words = [value.lower() for value in column.values]
     used = np.unique(column.codes).tolist()  # rows that are left out may have other words
-    unknown = sorted({column.values[code] for code in used if words[code] not in _TRAIN | _VALIDATION | _TEST})
+    unknown = sorted({column.values[code] for code in used if words[code] not in SPLIT_WORDS})
     if unknown:
         shown = list_some(["(empty)" if is_null(value) else quoted(value) for value in unknown], 4)
         raise ConfigError(f"{key}: {quoted(name)} contains {shown}; every row must have train, val or test; or set {key}=null")

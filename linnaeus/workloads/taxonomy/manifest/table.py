@@ -85,7 +85,7 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
 
     Raise `ConfigError` if the file cannot be read as a table or has no rows. `key`: configuration key of the path, for messages."""
     if isinstance(path, Path) and not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
-        problem = "is a folder" if os.path.isdir(path) else "does not exist"
+        problem = "is a folder" if os.path.isdir(path) else "is not a file" if os.path.exists(path) else "does not exist"
         if not path.is_absolute() and problem == "does not exist":
             problem += f" in the current folder, {quoted(os.getcwd(), 200)}"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")

@@ -34,6 +34,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import (
     TOO_LARGE,
     ImageFiles,
     clean_paths,
+    is_pipe,
     retry,
     sizes_in_threads,
 )
@@ -195,6 +196,8 @@ class UrlFiles(ImageFiles):
 
     def _read(self, name: str) -> bytes:
         fs, path = self.folder.place(name)
+        if "file" in _protocols(fs) and is_pipe(path):  # it would be waited for
+            raise NotAnImage(REASONS[NOT_A_FILE])
 
         def read() -> bytes:
             with reading(path):

@@ -71,16 +71,16 @@ class Archive:
         return os.path.getsize(self.path / member) if self.path.is_dir() else self.sizes[member]
 
     def _sizes(self) -> dict[str, int]:
-        if self.path.is_dir():
+        if os.path.isdir(self.path):  # unlike Path.is_dir, False for a name that is too long
             sizes = dict.fromkeys(_files_to_depth_two(self.path), 0)  # read when needed: photographs may be beside the archive
-        elif zipfile.is_zipfile(self.path):
+        elif os.path.isfile(self.path) and zipfile.is_zipfile(self.path):
             with zipfile.ZipFile(self.path) as archive:
                 sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
-        elif self.path.is_file() and tarfile.is_tarfile(self.path):
+        elif os.path.isfile(self.path) and tarfile.is_tarfile(self.path):
             with tarfile.open(self.path) as archive:
                 sizes = {member.name: member.size for member in archive if member.isfile()}
         else:
-            problem = "is not a zip or tar file, a folder or a table" if self.path.exists() else "does not exist"
+            problem = "is not a zip or tar file, a folder or a table" if os.path.exists(self.path) else "does not exist"
             raise ConfigError(f"data.path: {quoted(str(self.path), 200)} {problem}; set a Darwin Core Archive")
         return {name: size for name, size in sizes.items() if not _hidden(name)}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import counted, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
@@ -35,7 +35,7 @@ OBSERVATIONS = (
 def read_records(config: CamtrapConfig, choose: Choose) -> Records:
     """Return the photographs of a Camera Trap Data Package, in the order of its table of media.
 
-    Raise `ConfigError` if the package cannot be read, or if no photograph has a label."""
+    Raise `ConfigError` if the package cannot be read, if no photograph has a label, or for data.photo_names without URLs."""
     package = open_package(Path(config.path).expanduser())
     deployments = _deployments(package)
     media, observations = package.table("media", *MEDIA), package.table("observations", *OBSERVATIONS)
@@ -59,6 +59,8 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
         excluded.add(NOT_DOWNLOADED, media.columns["mediaID"].cells(rows[~there]))
         notes.append(found.note)
         rows, path = rows[there], Column(found.path.codes[there], found.path.values)
+    elif config.photo_names is not None:
+        raise ConfigError(f"data.photo_names={config.photo_names} has no effect, because no photograph has a URL; leave it out")
     else:
         path = Column(path.codes[rows], path.values)
     columns = {"path": path, **_taxa(labels, rows), **_metadata(media.take(rows), deployments, notes)}

@@ -58,6 +58,8 @@ def label_media(media: Table, observations: Table, taxonomic: object, config: Ca
     links = link(media, observations, levels["event"])
     classes = _classes(observations, taxonomic, config)
     notes = [*_counts(observations, levels, machine, probability, weak), *_unlinked(links, levels), *classes.notes]
+    if limit is not None and not machine.any():
+        notes.append(f"data.min_probability={limit:g} has no effect: no observation is classified by a machine")
     code, observation = np.full(len(media), -1, dtype=np.int64), np.zeros(len(media), dtype=np.int64)
     without, ambiguous = np.ones(len(media), dtype=bool), np.zeros(len(media), dtype=bool)
     used = [name for name in LEVELS if config.observation_level in ("auto", name)]

@@ -5,6 +5,7 @@ table). In an archive with an Event core, records are the occurrences of the eve
 Photographs are listed in a Multimedia extension or in the term `associatedMedia`, or are files that are named after the ids of records.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +87,7 @@ def _open(path: Path) -> _Parts:
     """Return the tables that the descriptor of an archive lists. Without a descriptor, recognise the tables by the names of the files.
 
     Raise `ConfigError` if there is no descriptor, and no table or several tables that may be the table of occurrences."""
-    alone = path.is_file() and path.suffix.lower() in _TABLES
+    alone = os.path.isfile(path) and path.suffix.lower() in _TABLES
     archive = Archive(path.parent if alone else path)
     if archive.has(DESCRIPTOR):
         core, extensions = read_descriptor(archive)
@@ -152,7 +153,8 @@ def _photographs(
 ) -> Photographs:
     """Return the photographs of the records, with paths of local files in place of links. Add photographs that are not used to `excluded`.
 
-    `key`: id of each record's core row. `ranks`: names of the columns of the labels. `folder`: contains the files."""
+    `key`: id of each record's core row. `ranks`: names of the columns of the labels. `folder`: contains the files. Raise
+    `ConfigError` if data.photo_names needs links, which the archive does not have."""
     columns = records.columns
     core_id = next((term for term, index in parts.core.columns.items() if index == parts.core.key), "id")
     ids = {core_id: key, "occurrenceID": columns["occurrenceID"]}
@@ -162,6 +164,8 @@ def _photographs(
         records.notes.extend(rows.notes)
         excluded.include(rows.left_out)
     if not media and not any(columns["associatedMedia"].values):
+        if config.photo_names not in (None, "id"):
+            raise ConfigError(f"data.photo_names={config.photo_names} has no effect, because the archive has no links; leave it out")
         record, found = files_of_records(folder, ids)
         records.notes.append(found.note)
         return Photographs(record, found.path, names)

@@ -128,14 +128,19 @@ class Package:
         """Yield the bytes of one CSV with the rows of all `files`. Either all files have the header of the first file, or only the first
         file has a header.
 
-        Raise `ConfigError` if the columns have another order in one of the files."""
+        Raise `ConfigError` if one of the files has a header with other columns, or in another order."""
         header: list[str] = []
+        delimiter = ""
         for file in files:
             with file.open("rb") as stream, gzip.open(stream) if file.suffix == ".gz" else stream as text:
                 first = text.readline(LONGEST_LINE)
-                cells = next(csv.reader([first.decode("utf-8-sig", errors="replace").strip()]), [])
-                if header and cells != header and sorted(cells) == sorted(header):
-                    raise self.error(f"the columns of {name} have another order in {quoted(file.name)}; write all its files in one order")
+                line = first.decode("utf-8-sig", errors="replace").strip()
+                delimiter = delimiter or max(",\t;", key=line.count)
+                cells = next(csv.reader([line], delimiter=delimiter), [])
+                if cells != header and 2 * len({*cells} & {*header}) > len({*header}):
+                    raise self.error(
+                        f"the columns of {name} are others, or in another order, in {quoted(file.name)}; write all its files alike"
+                    )
                 yield first if cells != header else b""
                 header = header or cells
                 yield from iter(partial(text.read, 1 << 20), b"")

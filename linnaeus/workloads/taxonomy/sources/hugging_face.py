@@ -3,22 +3,20 @@
     save_to_disk    state.json, dataset_info.json, data-00000-of-00002.arrow, ...; dataset_dict.json above the folders of the splits
     hub             Parquet shards such as data/train-00000-of-00002.parquet
 
-The photographs are in the first column with the feature Image, or in the column `data.image_column`. Class numbers in a column with the
-feature ClassLabel are replaced by the names of the classes. Columns of numbers, texts and dates are read; lists and other structures are
-not. If no column is named like a rank, the class names of the only ClassLabel are the taxa, interpreted like folders of `image_folder`.
-Photographs in Arrow files are read as byte ranges. Parquet is read by groups of rows: `parquet_images.py`.
+The photographs are in the first column with the feature Image or of bytes, or in the column `data.image_column`. Class numbers in a column
+with the feature ClassLabel are replaced by the names of the classes. Columns of numbers, texts and dates are read; lists and other
+structures are not. If no column is named like a rank, the class names of the only ClassLabel are the taxa, interpreted like folders of
+`image_folder`. Photographs in Arrow files are read as byte ranges. Parquet is read by groups of rows: `parquet_images.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,22 +28,13 @@ from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
-from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS, label_ranks, split_words
-from linnaeus.workloads.taxonomy.sources.local_files import files_in
+from linnaeus.workloads.taxonomy.sources.hugging_face_files import Part, SavedFile, find_parts, open_file, read_object
+from linnaeus.workloads.taxonomy.sources.image_folder import label_ranks, split_notes
 from linnaeus.workloads.taxonomy.sources.parquet_images import ParquetImages
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
-
-
-class Part(NamedTuple):
-    """File of a data set, with the name of its split; "" if the data set has no splits."""
-
-    path: Path
-    split: str
 
 
 def read_records(config: ManifestConfig, choose: Choose) -> Records:
@@ -65,7 +54,7 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
 
 def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
     parts = find_parts(folder)
-    data = _Dataset([_open(part.path) for part in parts], parts)
+    data = _Dataset([open_file(part.path) for part in parts], parts)
     photograph = data.photograph(config.image_column)
     name = config.image_column if photograph == config.image_column else "path"
     columns: dict[str, Callable[[], Column]] = {key: partial(data.column, key) for key in data.plain if key != name}
@@ -79,6 +68,8 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
     columns |= {rank: lambda column=column: column for rank, column in ranks.items()}  # type: ignore[misc]
     chosen = choose(list(columns))
     notes = [f"{counted(data.rows, 'row')} in {counted(len(parts), 'file')}", *data.notes(photograph)]
+    if not any(part.split for part in parts):
+        notes += split_notes([part.path.name for part in parts])
     table = without_long_values(Table({key: columns[key]() for key in chosen}, notes=tuple(notes)), Path(config.path).name)
     if photograph is None:
         return in_folder(table, config, folder)
@@ -88,102 +79,12 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
     return Records(table, lambda distinct: files, str(folder))  # the names of all rows are distinct, and in their order
 
 
-def find_parts(folder: Path) -> list[Part]:
-    """Return the files of the data set in `folder`. Raise `ConfigError` if the folder has no files of a data set, or a file is missing."""
-    if not folder.is_dir():
-        raise ConfigError(f"data.path: {quoted(str(folder), 200)} is not a folder; set a folder of save_to_disk or of Parquet shards")
-    if (folder / "dataset_dict.json").is_file():
-        splits = [str(split) for split in _json(folder / "dataset_dict.json")["splits"]]
-        if len(splits) > 1 and not {split.lower() for split in splits} <= SPLITS:
-            shown = list_some(splits)
-            raise ConfigError(f"data.path: the splits {shown} are not train, val and test; set data.path to the folder of one of them")
-        return [Part(path, split) for split in splits for path in _saved(folder / split)]
-    if (folder / "state.json").is_file():
-        return [Part(path, "") for path in _saved(folder)]
-    paths = sorted(folder / name for name in files_in(str(folder)) if name.endswith(".parquet"))
-    if not paths:
-        raise ConfigError(f"data.path: {quoted(str(folder), 160)} has neither dataset_dict.json, state.json nor a .parquet file")
-    if others := [path for path in paths if not path.is_file()]:  # reading a pipe would never end
-        raise ConfigError(f"data.path: {quoted(str(others[0]), 160)} is not a file; remove it, or replace it with the shard")
-    shards = Counter((path.parent, match[1], int(match[3])) for path in paths if (match := _SHARD.fullmatch(path.name)))
-    for (_, stem, total), count in shards.items():
-        if count != total:
-            raise ConfigError(f"data.path: the folder has {count} of {total} shards of {quoted(stem)}; download all of them")
-    words = split_words([path.name for path in paths]) or split_words([path.parent.name for path in paths]) or [""] * len(paths)
-    return [Part(path, word) for path, word in zip(paths, words, strict=True)]
-
-
-def _saved(folder: Path) -> list[Path]:
-    """Return the Arrow files in a folder that `save_to_disk` wrote. Raise `ConfigError` if a file is missing."""
-    state = _json(folder / "state.json")
-    if state.get("_indices_data_files"):
-        raise ConfigError(f"data.path: {quoted(str(folder), 160)} has an order of its own in indices; save it again with flatten_indices()")
-    files = [folder / str(file["filename"]) for file in state["_data_files"]]
-    absent = [file.name for file in files if not file.is_file()]
-    if absent or not files:
-        raise ConfigError(f"data.path: {quoted(str(folder), 160)} lacks {list_some(absent, 3) or 'files of data'}; copy the whole folder")
-    return files
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"data.path: {quoted(str(path), 160)} is not a file; copy the whole folder")
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"data.path: {quoted(str(path), 160)} cannot be read: {shorten(one_line(error), 160)}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"data.path: {quoted(str(path), 160)} is not an object of JSON")
-    return content
-
-
-class _File(NamedTuple):
-    """Open file of a data set: an Arrow file (its table, and the bytes that the table refers to) or a Parquet file."""
-
-    path: str
-    schema: pa.Schema
-    table: pa.Table | None
-    buffer: pa.Buffer | None
-    parquet: Any
-
-    def read(self, column: str, field: str = "") -> pa.ChunkedArray:
-        """Return a column, or, if `field` is given, this field of a column of structs."""
-        import pyarrow.compute as pc
-
-        if self.table is not None:
-            cells = self.table.column(column)
-            return pc.struct_field(cells, field) if field else cells
-        cells = self.parquet.read(columns=[f"{column}.{field}" if field else column], use_threads=False).column(0)
-        return pc.struct_field(cells, [0]) if field else cells
-
-    @property
-    def rows(self) -> int:
-        return self.table.num_rows if self.table is not None else self.parquet.metadata.num_rows
-
-
-def _open(path: Path) -> _File:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        if path.suffix == ".parquet":
-            parquet = pq.ParquetFile(path)
-            return _File(str(path), parquet.schema_arrow, None, None, parquet)
-        buffer = pa.memory_map(str(path)).read_buffer()
-        open_ = pa.ipc.open_file if buffer[:6].to_pybytes() == b"ARROW1" else pa.ipc.open_stream
-        table = open_(pa.BufferReader(buffer)).read_all()
-        table.validate()
-        return _File(str(path), table.schema, table, buffer, None)
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"data.path: {quoted(str(path), 160)} cannot be read: {shorten(one_line(error), 160)}") from error
-
-
 class _Dataset:
     """Rows of open files with the same schema. `plain`: names of columns of numbers, texts and dates.
 
     `class_labels`: columns with the feature ClassLabel and the names of their classes."""
 
-    def __init__(self, files: Sequence[_File], parts: Sequence[Part]) -> None:
+    def __init__(self, files: Sequence[SavedFile], parts: Sequence[Part]) -> None:
         import pyarrow as pa
 
         self.files, self.parts, self.schema = files, parts, files[0].schema
@@ -196,7 +97,7 @@ class _Dataset:
             raise ConfigError(f"data.path: {quoted(str(parts[0].path.parent), 160)} has no rows; use a data set with rows")
         info = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}")).get("info") or {}
         beside = parts[0].path.parent / "dataset_info.json"
-        features = info.get("features") or (_json(beside).get("features") if beside.is_file() else None)
+        features = info.get("features") or (read_object(beside).get("features") if beside.is_file() else None)
         self.features: dict[str, dict[str, Any]] = (
             {k: f for k, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
         )
@@ -213,10 +114,16 @@ class _Dataset:
         """Return the name of a column with photographs: `wanted`, or the first such column if `wanted` is "auto".
 
         Return None if there is no such column, or if `wanted` is a column of paths."""
-        found = [field.name for field in self.schema if _is_bytes(field.type) or self.features.get(field.name, {}).get("_type") == "Image"]
-        found = [name for name in found if name not in self.plain]
+        found = [field.name for field in self.schema if self._is_photograph(field) and field.name not in self.plain]
         first = found[0] if found and wanted == AUTO else None
         return wanted if wanted in found else first
+
+    def _is_photograph(self, field: pa.Field) -> bool:
+        """Return True for a column of the feature Image, of bytes, or, if its feature is not known, of structs with bytes."""
+        feature = self.features.get(field.name)
+        if feature is not None and feature.get("_type") == "Image":
+            return True
+        return _is_bytes(field.type) or (feature is None and _has_bytes(field.type))
 
     def notes(self, photograph: str | None) -> list[str]:
         """Return lines of text about columns that are not read, and about the speed of Parquet. `photograph`: column of the photographs."""
@@ -289,7 +196,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def _ranges(file: _File, column: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+def _has_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)
+
+
+def _ranges(file: SavedFile, column: str, field: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the byte offset in the file and the length of each cell of a column of bytes, int64 [N] each; length `MISSING` for null.
 
     Raise `ConfigError` if the cells are not bytes, or if the Arrow file is compressed or damaged."""

@@ -26,13 +26,14 @@ from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, in_folder, local_or_url, with_values
+from linnaeus.workloads.taxonomy.manifest.split import SPLIT_WORDS
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.manifest.url_files import is_url
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
-SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
 INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # in names of iNat 2021; the species epithet follows
 _INAT = re.compile(r"\d{5}_([A-Z][^_]*)_" + "_".join([r"([^_]*)"] * 5) + r"_(.+)")
+_OTHER_COLUMNS = ("", "path", "split")  # names that a rank cannot have
 _BINOMIAL = re.compile(r"(×?[A-Z][a-zë-]+)[ _](×?[a-zë-]+.*)")
 
 
@@ -72,7 +73,7 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
 
 def _photographs(root: str) -> tuple[Column, Column, LeftOut]:
     """Return the paths of the photographs and of their folders, relative to `root`, and the files that are left out, with reasons."""
-    paths, folders, suffix, text = ColumnBuilder(), ColumnBuilder(str), LeftOut(), LeftOut()
+    paths, folders, suffix, text = ColumnBuilder(str), ColumnBuilder(str), LeftOut(), LeftOut()
     for path in files_in(root):
         if not _is_text(path):
             text.add("file whose path is not in UTF-8", [path])
@@ -99,16 +100,18 @@ def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
 
     Return [] unless all first parts are names of splits and at least two of them differ."""
     first = {folder[0].lower() if folder else "" for folder in folders}
-    return [folder[0] for folder in folders] if first <= SPLITS and len(first) > 1 else []
+    return [folder[0] for folder in folders] if first <= SPLIT_WORDS and len(first) > 1 else []
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
     """Return rank -> taxon of each folder, coarse to fine. `folders`: the parts of each path. `levels`: rank of each part (data.levels).
 
     With `levels` None, the name of the folder gives the ranks (`ranks_of_names`). Raise `ConfigError` if the paths do not all have one part
-    per rank of `levels`, or a single part if `levels` is None."""
+    per rank of `levels`, or a single part if `levels` is None, and if `levels` has a name twice or that of another column."""
     depths = sorted({len(folder) for folder in folders})
     if levels is not None:
+        if len({*levels, *_OTHER_COLUMNS}) < len(levels) + len(_OTHER_COLUMNS):
+            raise ConfigError(f"data.levels: {levels} must be different names of ranks, other than path and split")
         if depths != [len(levels)]:
             wrong = next(folder for folder in folders if len(folder) != len(levels))
             where = quoted("/".join(wrong), 120)
@@ -142,8 +145,22 @@ def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
 def split_words(names: Sequence[str]) -> list[str]:
     """Return the split with which each name begins, such as "train" for train-0000.tar. Return [] if a name has no split or all names have
     the same split."""
-    words = [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
-    return words if set(words) <= SPLITS and len(set(words)) > 1 else []
+    words = _first_words(names)
+    return words if set(words) <= SPLIT_WORDS and len(set(words)) > 1 else []
+
+
+def split_notes(names: Sequence[str]) -> list[str]:
+    """Return a line for the user if some names begin with a split and others do not, so that `split_words` returns []; otherwise []."""
+    words = _first_words(names)
+    if not set(words) & SPLIT_WORDS or set(words) <= SPLIT_WORDS:
+        return []
+    other = names[next(i for i, word in enumerate(words) if word not in SPLIT_WORDS)]
+    splits = ", ".join(sorted(set(words) & SPLIT_WORDS))
+    return [f"names of files are not the split: some begin with {splits}, {quoted(other, 60)} does not"]
+
+
+def _first_words(names: Sequence[str]) -> list[str]:
+    return [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
 
 
 def label_ranks(names: Sequence[str], labels: Sequence[str], column: Callable[[str], Column], config: ManifestConfig) -> dict[str, Column]:

@@ -1,7 +1,7 @@
 """Read data=labels_h5: the `labels.h5` of the original linnaeus (an earlier program), with a folder of photographs or with `images.h5`.
 
     img_identifiers [N]               names of the photographs, with or without suffix
-    taxa_L10, taxa_L20, ... [N]       ids of taxa by level (10 species, 20 genus, ...); 0: unknown
+    taxa_L10, taxa_L20, ... [N]       ids of taxa by level (10 species, 20 genus, ...); 0 or less: unknown
     in_region [N]                     1: inside the region of the data set
     spatial, temporal, elevation_*    encoded metadata, and raw_*: `h5_metadata.py`
 
@@ -122,8 +122,8 @@ class Labels:
         return [_text(value) for value in data[:]]
 
     def taxa(self, rank: str) -> np.ndarray:
-        """Return the ids of the taxa at a rank, int64 [N]; 0: unknown."""
-        return self.array(self.ranks[rank], "i").astype(np.int64)
+        """Return the ids of the taxa at a rank, int64 [N]; 0: unknown. Numbers below 0, such as -1, are unknown, too."""
+        return np.maximum(self.array(self.ranks[rank], "i").astype(np.int64), 0)
 
     def kept(self) -> tuple[np.ndarray, LeftOut]:
         """Return the row numbers that remain after data.filters, int64 [K], and the rows that are left out, with reasons."""

@@ -33,7 +33,7 @@ from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
-from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_words
+from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_notes, split_words
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
 from linnaeus.workloads.taxonomy.text_arrays import first_places, strings
@@ -74,7 +74,8 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     names = choose(list(columns))
     if "path" not in names:
         raise ConfigError("data.image_column: the photograph of a sample is a member of its tar file; leave data.image_column=auto")
-    notes = (counted(len(shards), "tar file"), *samples.fallen_out())
+    unsplit = split_notes([Path(shard).name for shard in shards]) if not splits else []
+    notes = (counted(len(shards), "tar file"), *unsplit, *samples.fallen_out())
     table = Table({name: columns[name] for name in names}, excluded=samples.excluded, notes=notes)
     arrays = (np.array(samples.shard, dtype=np.int32), np.array(samples.start, dtype=np.int64), np.array(samples.length, dtype=np.int64))
     return Records(
@@ -198,7 +199,7 @@ class _Samples:
         for suffix, member in texts.items():
             if member.size > LONGEST_TEXT:
                 return self.excluded.add(f"a sample with a text of more than {LONGEST_TEXT >> 20} MiB", [key])
-            text = tar.read(member.start, member.size).decode("utf-8", "replace")
+            text = tar.read(member.start, member.size).decode("utf-8-sig", "replace")
             try:
                 cells |= dict(_flat(json.loads(text))) if suffix == "json" else {suffix: text}
                 if "\\u" in text:  # a lone surrogate is not text
@@ -236,7 +237,8 @@ def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(inner, dict):
             yield from _flat(inner, f"{outer}{name}.")
         elif not isinstance(inner, list):
-            yield outer + name, "" if inner is None else str(inner)
+            whole = isinstance(inner, float) and inner.is_integer() and abs(inner) < 1 << 53  # an id that was stored as a float
+            yield outer + name, "" if inner is None else str(int(inner) if whole else inner)
 
 
 def _encodable(text: str) -> str:

@@ -108,6 +108,9 @@ def prepare(options: argparse.Namespace) -> list[str]:
     given = source_config(options)
     config, tables = fetched(given, store)
     rows, config = read_clean(config, test=None)
+    if unknown := [rank for rank in config.ranks or () if rank not in rows.tree.ranks]:
+        ranks = list_some(rows.tree.ranks)
+        raise ConfigError(f"data.ranks: {quoted(unknown[0])} is not a taxonomic rank of the data; use {ranks}")
     if options.val or options.test:
         rows = with_split(rows, config, options.val, options.test)
     source = {"source": f"data={options.source} data.path={redacted(str(given.path))}"} | ({"fetched": tables} if tables else {})

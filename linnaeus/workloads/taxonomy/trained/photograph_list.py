@@ -6,7 +6,6 @@ import glob
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles, is_pipe
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
@@ -64,7 +63,7 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
         if os.path.isdir(path):
             inside = [os.path.join(path, name) for name in sorted(files_in(path, key="PHOTOS"), key=os.path.split)]
             named = [name for name in inside if name.rpartition(".")[2].lower() in SUFFIXES]
-            chosen = [name for name in named if not _is_pipe(name)]
+            chosen = [name for name in named if not is_pipe(name)]
             others, pipes = others + len(inside) - len(named), pipes + len(named) - len(chosen)
         elif os.path.exists(path):
             chosen = [path]
@@ -81,14 +80,6 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     notes += [f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders"] if others else []
     notes += [f"left out: {counted(pipes, 'pipe')} in the folders"] if pipes else []
     return Inputs(names, FolderFiles("", names, listed=True, present=False), metadata_of(len(names), given), tuple(notes))
-
-
-def _is_pipe(path: str) -> bool:
-    """Return True for a named pipe, or a link to one: a read would wait for a writer."""
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
@@ -111,8 +102,7 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     records, columns = read_columns(config, more, labels=False)
     column = records.table.columns[columns.config.image_column]
     files = records.files(column.values).take(column.codes)
-    if isinstance(files, FolderFiles):
-        files.final = FINAL_ERRORS  # nobody has looked whether the files are there
+    files = files.unseen() if isinstance(files, FolderFiles) else files
     tally = Tally(files.names)
     metadata = clean_metadata(records.table, columns.config, tally)
     notes = [

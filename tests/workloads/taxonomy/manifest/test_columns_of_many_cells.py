@@ -1,5 +1,6 @@
 """Columns whose cells are nearly all distinct are kept as bytes, with the same values and codes, and few bytes for each record."""
 
+import datetime
 import pickle
 import tracemalloc
 
@@ -9,6 +10,7 @@ import pytest
 from linnaeus.workloads.taxonomy import text_arrays
 from linnaeus.workloads.taxonomy.manifest import column
 from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder, from_arrow
+from linnaeus.workloads.taxonomy.manifest.dates import is_utc
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.manifest.table import read_table
@@ -64,6 +66,22 @@ def test_a_column_of_arrow_is_that_of_its_cells(few):
     cells = [cell for cell in CELLS if cell.isprintable()]
     ours = from_arrow(pa.chunked_array([cells[:20], cells[20:]]))
     assert isinstance(ours.values, TextLines) and [ours.values[code] for code in ours.codes] == [cell.strip() for cell in cells]
+
+
+def test_whole_numbers_that_parquet_stores_as_floats_have_no_exponent():
+    """A column of ids with missing cells is often stored as floats, and must equal the ids of a table of taxa or of a split."""
+    pa = pytest.importorskip("pyarrow")
+    ours = from_arrow(pa.chunked_array([pa.array([12345678901.0, None, 7.0])]))
+    assert [ours.values[code] for code in ours.codes] == ["12345678901", "", "7"]
+    assert list(from_arrow(pa.chunked_array([pa.array([43.5, float("nan"), 2.0])])).values) == ["43.5", "nan", "2"]
+
+
+@pytest.mark.parametrize(("zone", "utc"), [("+00:00", True), ("Etc/UTC", True), ("GMT", True), ("Europe/London", False), ("+02:00", False)])
+def test_the_times_of_a_synonym_of_utc_are_in_utc(zone, utc):
+    pa = pytest.importorskip("pyarrow")
+    time = datetime.datetime(2021, 1, 1, 10, tzinfo=datetime.UTC)
+    (ours,) = from_arrow(pa.chunked_array([pa.array([time], pa.timestamp("s", zone))])).values
+    assert is_utc(ours) == utc
 
 
 def test_numbers_and_first_places_are_those_of_arrays(hashes):

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_name
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_name, value_numbers
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import read_table
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}
 QUANTITIES = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
@@ -241,3 +243,10 @@ def test_names_are_cleaned():
     assert all(clean_name(cell) == "" for cell in ("Unknown", "NA", "\\N", "unidentified", "Quercus sp.", "Quercus spp"))
     names = {"  Rosa   canina ": "Rosa canina", "Wasp": "Wasp", "Nasua": "Nasua", "E\u0301chinops": "\u00c9chinops"}
     assert [clean_name(cell) for cell in names] == list(names.values())
+
+
+@pytest.mark.parametrize("form", [list, TextLines.of])
+def test_equal_values_have_one_number(form):
+    """Two values are equal if their cells differ in spaces. The doctor compares observations by these numbers."""
+    column = Column(np.array([0, 1, 2, 3, 1], np.int32), form(["o1", "o2", "NA", "o1"]))
+    assert value_numbers(column).tolist() == [0, 1, -1, 0, 1]

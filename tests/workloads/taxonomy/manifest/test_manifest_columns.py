@@ -134,12 +134,20 @@ def test_dates_and_times_in_a_given_format(build_rows):
     assert "data.date_format has no effect" in refusal(build_rows, rows(), date_format="%d/%m/%Y")
 
 
+def test_a_long_name_of_a_column_takes_no_time():
+    """A file that is not a table may have a first line of a million brackets, whose search would take an hour."""
+    assert plain_name("a" * 1_000_000) == "a" * 200 and plain_name("[" * 1_000_000) == ""
+
+
 def test_a_column_split_is_used_and_its_test_rows_are_not(build_rows):
     table = [row | {"Split": ("test", "val", "train", "train")[i // 2 % 4]} for i, row in enumerate(rows())]
     source = build_rows(table)
     assert source.ids[source.split == VALIDATION].tolist() == [f"{i}.png" for i in range(40) if i // 2 % 4 == 1]
     assert source.excluded == {"called test in 'Split', neither trained on nor validated on": 10}
     assert lines_of(source, "10 rows left out: called test in 'Split', neither trained on nor validated on")
+    assert not lines_of(source, "has no effect") and lines_of(
+        build_rows(table, validation_fraction=0.4), "data.validation_fraction=0.4 has no effect: 'Split' has validation rows"
+    )
     without = build_rows([row for row in table if row["Split"] != "val"], validation_fraction=0.4)
     used = {int(name.removesuffix(".png")) // 2 % 4 for name in without.ids}
     assert used == {2, 3} and (without.split == VALIDATION).any() and lines_of(without, "does not contain validation rows; data")
@@ -149,7 +157,7 @@ def test_a_column_split_is_used_and_its_test_rows_are_not(build_rows):
 
 
 def test_a_column_that_looks_like_a_group_or_a_split_is_named(build_rows):
-    table = [row | {"observationID": f"o{i // 8}", "fold": "1"} for i, row in enumerate(rows())]
+    table = [row | {"observationID": f"o{i // 8}" + " " * (i % 2), "fold": "1"} for i, row in enumerate(rows())]
     source = build_rows(table)
     assert lines_of(source, "'observationID' may be a group, and is not used: training and validation share 4 of its 5 values")
     assert lines_of(source, "data.group_column=observationID keeps each on one side")

@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import os
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,12 @@ def test_a_file_that_is_not_a_table_is_an_error_of_one_line(tmp_path, name, cont
     with pytest.raises(ConfigError, match=message) as caught:
         read_table(path, lambda header: header)
     assert "\n" not in str(caught.value) and "data.path" in str(caught.value)
+
+
+def test_a_pipe_in_place_of_a_table_is_an_error_of_one_line(tmp_path):
+    os.mkfifo(tmp_path / "m.csv")
+    with pytest.raises(ConfigError, match=r"m.csv' is not a file; choose a CSV or Parquet manifest"):
+        read_table(tmp_path / "m.csv", lambda header: header)
 
 
 def test_the_error_about_a_relative_path_names_the_current_folder(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ TAXA = [
     {"scientificName": "Meles meles", "taxonRank": "species", "family": "Mustelidae", "order": "Carnivora"},
     {"scientificName": "Ardea", "taxonRank": "genus", "family": "Ardeidae", "order": "Pelecaniformes"},
 ]
+OTHER = "are others, or in another order, in"
 FOX, BADGER, HERON = "Vulpes vulpes", "Meles meles", "Ardea cinerea"
 
 
@@ -360,6 +361,18 @@ def test_a_table_may_be_in_several_files_compressed_or_inline(trap):
     assert trap.source().fingerprint == expected
 
 
+def test_a_least_probability_without_machines_is_reported(trap):
+    notes = trap.source("data.min_probability=0.5").notes
+    assert "data.min_probability=0.5 has no effect: no observation is classified by a machine" in notes
+    trap.observations[0] |= {"classificationMethod": "machine", "classificationProbability": "0.9"}
+    assert not any("has no effect" in note for note in trap.source("data.min_probability=0.5").notes)
+
+
+def test_names_of_downloaded_files_have_no_effect_without_urls(trap):
+    with pytest.raises(ConfigError, match=r"data\.photo_names=id has no effect, because no photograph has a URL; leave it out"):
+        trap.source("data.photo_names=id")
+
+
 def test_photographs_with_urls_are_found_by_url_id_or_name(trap):
     for number, row in enumerate(trap.media):
         row["filePath"] = f"https://a.org/{row['mediaID']}/file"
@@ -389,12 +402,21 @@ def test_photographs_with_urls_are_found_by_url_id_or_name(trap):
         ({"media": {"path": "deployments.csv"}}, "media lacks the required columns mediaID, timestamp, filePath"),
         ({"media": {"path": "media.csv", "dialect": {"delimiter": "|"}}}, r"the delimiter '\|' of media is not read"),
         ({"media": {"data": {"a": 1}}}, "the data of media in datapackage.json must be a list"),
-        ({"observations": {"path": ["observations.csv", "turned.csv"]}}, "the columns of observations have another order in 'turned.csv'"),
+        ({"observations": {"path": ["observations.csv", "turned.csv"]}}, f"the columns of observations {OTHER} 'turned.csv'"),
+        (
+            {"observations": {"path": ["semicolons.csv", "turned semicolons.csv"]}},
+            f"the columns of observations {OTHER} 'turned semicolons.csv'",
+        ),
+        ({"observations": {"path": ["observations.csv", "renamed.csv"]}}, f"the columns of observations {OTHER} 'renamed.csv'"),
         ({"deployments": {"path": ["deployments.csv", "deployments.csv"]}}, "6 rows of deployments with the deploymentID of another row"),
     ],
 )
 def test_a_package_that_cannot_be_read_is_one_line(trap, resources, message):
-    trap.folder.joinpath("turned.csv").write_text(",".join(reversed(csv_of(trap.observations).splitlines()[0].split(","))))
+    header = csv_of(trap.observations).splitlines()[0]
+    turned = ",".join(reversed(header.split(",")))
+    renamed = header.replace("scientificName", "name")
+    for name, line in (("turned", turned), ("semicolons", header), ("turned semicolons", turned), ("renamed", renamed)):
+        (trap.folder / f"{name}.csv").write_text(line.replace(",", ";") if "semicolons" in name else line)
     trap.resources = resources
     with pytest.raises(ConfigError, match=f"data.path: .*{message}") as caught:
         trap.source()

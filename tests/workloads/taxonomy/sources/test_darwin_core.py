@@ -1,6 +1,9 @@
 """`data=darwin_core`: every form of an archive, its joins, what GBIF flags, the account of what is left out, and what is refused."""
 
+import concurrent.futures
+import os
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import numpy as np
@@ -10,6 +13,7 @@ from PIL import Image
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
 from linnaeus.workloads.taxonomy.manifest.table import LONGEST_LINE
+from linnaeus.workloads.taxonomy.sources.archive_members import Archive
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
 from tests.workloads.taxonomy.sources.darwin_core_writer import archive, table, write
@@ -196,6 +200,8 @@ def test_links_in_the_records_and_files_named_by_ids(tmp_path):
     assert rows.excluded == {"record without a photograph": 2}
     (tmp_path / "1_2.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
     by_id = write(tmp_path / "by_id", archive(occurrences(9)))
+    with pytest.raises(ConfigError, match=r"data\.photo_names=url has no effect, because the archive has no links; leave it out"):
+        source_of("data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}", "data.photo_names=url")
     rows = read_clean(runs.composed(["data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}"]).data)[0]
     assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "1_2.jpg", *(f"{i}.jpg" for i in range(2, 8))]
     assert rows.excluded == {"record without a photograph": 1}
@@ -364,8 +370,9 @@ def test_a_damaged_container_is_one_line(tmp_path):
             file.writestr(name, "id,genus\n")
     with pytest.raises(ConfigError, match=r"has several tables \(a.csv, b.csv\) and no meta.xml"):
         source_of("data=darwin_core", f"data.path={tmp_path / 'two.zip'}")
-    with pytest.raises(ConfigError, match="does not exist"):
-        source_of("data=darwin_core", f"data.path={tmp_path / 'none.zip'}")
+    for absent in ("none.zip", "x" * 5000):
+        with pytest.raises(ConfigError, match="does not exist"):
+            source_of("data=darwin_core", f"data.path={tmp_path / absent}")
 
 
 def test_a_link_to_itself_beside_the_tables_is_not_read(tmp_path):
@@ -373,3 +380,15 @@ def test_a_link_to_itself_beside_the_tables_is_not_read(tmp_path):
     given = archive_at(tmp_path, archive(core, links(core)))
     (tmp_path / "archive/loop.txt").symlink_to("loop.txt")
     assert len(read_clean(runs.composed(["data=darwin_core", *given, "data.image_size=16"]).data)[0].files.names) == 8
+
+
+def test_a_pipe_in_place_of_an_archive_is_one_line(tmp_path):
+    """A read of it would wait for a writer."""
+    os.mkfifo(tmp_path / "a.zip")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(Archive, tmp_path / "a.zip")
+        done, _ = concurrent.futures.wait([reading], timeout=30)
+        os.close(os.open(tmp_path / "a.zip", os.O_RDWR))  # ends the wait of a failing test
+        assert done
+        with pytest.raises(ConfigError, match="is not a zip or tar file, a folder or a table"):
+            reading.result()

@@ -124,6 +124,13 @@ def test_a_split_from_a_file_in_a_manifest_and_in_a_store(dated, tmp_path):
     assert sides(store_of(tmp_path / "split")) == sides(source)
 
 
+def test_spaces_at_the_start_of_a_folder_are_ignored_as_in_the_cells_of_the_file(tmp_path):
+    names = np.array([" Abies alba/1.jpg", "Fagus/1.jpg"], np.dtypes.StringDType())
+    (tmp_path / "split.csv").write_text("".join(given_split.split_lines(names, np.array([0, VALIDATION], np.int8))))
+    file = given_split.read_split_file(str(tmp_path / "split.csv"))
+    assert given_split.file_split(file, names, {}, []).tolist() == [0, VALIDATION]
+
+
 def test_a_file_of_other_ids(dated, tmp_path):
     path, rows = dated
     visits = sorted({row["visit"] for row in rows})
@@ -154,6 +161,7 @@ def test_a_start_reads_the_file_once(dated, tmp_path, monkeypatch, encoding):
     [
         (["a.jpg,train"], "photograph,split", "not one of its 1 id, such as 'a.jpg', is a photograph of the source"),
         (["a.jpg,train", "a.jpg,val"], "photograph,split", "1 id on two sides, such as 'a.jpg'"),
+        (["a.jpg,train", "a.jpg ,val"], "photograph,split", "1 id on two sides, such as 'a.jpg'"),
         (["a.jpg,train"], "photograph,side", "has the columns photograph, side; it must have photograph"),
         (["a.jpg,train"], "observer,split", "its ids are of 'observer', which the source does not have"),
         (["a.jpg,perhaps"], "photograph,split", "'split' contains 'perhaps'; every row must have train, val or test"),

@@ -12,7 +12,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.sources import parquet_images
-from linnaeus.workloads.taxonomy.sources.hugging_face import find_parts
+from linnaeus.workloads.taxonomy.sources.hugging_face_files import find_parts
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -95,6 +95,21 @@ def test_splits_are_those_of_the_folders_or_of_the_names_of_shards(tmp_path):
         train_ids = set(source.ids[source.split == 0])
         assert train_ids == {f"{i}.png" for i in range(20)}
     assert len({source.split.tobytes() for source in sources}) == 1
+
+
+def test_photographs_of_a_file_without_features_are_found(tmp_path):
+    """Programs other than `datasets` do not write the features."""
+    table = labelled(12).replace_schema_metadata(None).rename_columns(["image", "species"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = source_of("data=hugging_face", f"data.path={tmp_path}")
+    assert sorted(source.ids) == sorted(f"{i}.png" for i in range(12)) and source.images.files.read(3) == photograph(3)
+
+
+@pytest.mark.parametrize("word", ["dev", "evaluation", "tst"])
+def test_all_words_of_a_split_column_are_names_of_shards(tmp_path, word):
+    for split in ("train", word):
+        (tmp_path / f"{split}-00000-of-00001.parquet").touch()
+    assert {part.split for part in find_parts(tmp_path)} == {"train", word}
 
 
 def test_shards_in_linked_folders_are_read(tmp_path):

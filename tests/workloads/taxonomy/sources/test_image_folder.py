@@ -109,6 +109,8 @@ def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
         ([], (), "does not contain a photograph"),
         (["Fagaceae/Quercus", "Fagus"], (), "data.levels: the folders 'Fagaceae/Quercus', 'Fagus' have 1 or 2 levels"),
         (["Fagaceae/Quercus", "Fagus"], ("data.levels=[family,genus]",), "data.levels: 2 ranks, but 'Fagus' has 1 folders"),
+        (["Fagaceae/Quercus"], ("data.levels=[genus,genus]",), r"data.levels: \['genus', 'genus'\] must be different names of ranks"),
+        (["Fagaceae/Quercus"], ("data.levels=[split,genus]",), "must be different names of ranks, other than path and split"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_one_line(tmp_path, folders, keys, message):
@@ -128,6 +130,14 @@ def test_a_backslash_is_a_letter_of_a_name(tmp_path):
     photograph(tmp_path / "Quercus robur" / "a\\1.jpg")
     source = source_of("data=image_folder", path)
     assert not source.excluded and len(source.ids) == 9
+
+
+def test_a_space_at_the_start_of_a_folder_is_a_letter_of_its_name(tmp_path):
+    """Without it, the path is that of the photograph in another folder. The taxon is the same."""
+    path = folder_of(tmp_path, "Abies alba", " Abies alba", "Quercus robur", count=4)
+    source = source_of("data=image_folder", path)
+    assert [str(name) for name in source.ids[:5]] == [*(f" Abies alba/{i}.jpg" for i in range(4)), "Abies alba/0.jpg"]
+    assert source.tree.names[-1] == ("Abies alba", "Quercus robur") and not any("earlier row" in note for note in source.notes)
 
 
 def test_a_link_to_itself_is_a_missing_photograph(tmp_path):

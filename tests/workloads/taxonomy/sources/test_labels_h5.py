@@ -159,6 +159,15 @@ def test_filters_and_split_are_those_of_the_original_to_the_row(tmp_path, filter
         assert named == [str(taxon or "") for taxon in taxa[level][rows]]
 
 
+def test_a_negative_id_is_not_a_taxon(tmp_path):
+    """Files of other programs may have -1 for an unknown taxon. It is also null for data.filters."""
+    path = write(tmp_path / "labels.h5", folder_of_stems(tmp_path, 12), {"20": np.arange(12) % 2 + 1})
+    with h5py.File(path, "a") as file:
+        file["taxa_L10"] = np.array([-1, 0, 5, 6] * 3)
+    source = source_of("data=labels_h5", f"data.path={path}", "data.filters=[]", "data.split_column=null")
+    assert source.tree.names == (("1", "2"), ("5", "6")) and (source.labels[:, 1] >= 0).sum() == 6
+
+
 def test_names_and_lineages_come_from_a_table_of_taxa(tmp_path):
     species = [0 if i % 6 == 5 else 10 + i % 3 for i in range(24)]
     path = write(tmp_path / "labels.h5", folder_of_stems(tmp_path, 24), {10: species, 20: [1 + i % 3 // 2 for i in range(24)]})

@@ -386,6 +386,18 @@ def test_a_source_with_other_groups_is_another_source(records, tmp_path, capsys)
     assert "is a store with other settings or records" in capsys.readouterr().err
 
 
+def test_a_misspelt_component_or_rank_is_one_line(records, tmp_path, capsys):
+    """Otherwise the store would not have the metadata, and training from it would not miss them."""
+    for option, message in (
+        ("data.components=[SPATAIL]", "data.components: 'SPATAIL' is not a metadata component; choose from SPATIAL"),
+        ("data.ranks=[family,specie]", "data.ranks: 'specie' is not a taxonomic rank of the data; use order, family, genus, species"),
+    ):
+        with pytest.raises(SystemExit):
+            prepare(tmp_path / "store", records, option)
+        assert message in (error := capsys.readouterr().err) and error.count("\n") == 1
+        assert not (tmp_path / "store").exists()
+
+
 def test_a_split_that_cannot_be_made_is_one_line(records, tmp_path, capsys):
     few = write_rows(records.folder / "few.csv", [{name: row[name] for name in ("path", "species")} for row in records.rows[:3]])
     for path, options, message in (

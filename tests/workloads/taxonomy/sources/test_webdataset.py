@@ -12,7 +12,8 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.sources.tar_index import TarReader
-from linnaeus.workloads.taxonomy.sources.webdataset import shard_paths
+from linnaeus.workloads.taxonomy.sources.webdataset import read_records, shard_paths
+from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -67,13 +68,40 @@ def test_the_columns_of_the_json_are_metadata(records, tmp_path):
     assert len(np.unique(source.group)) == len({row["family"] for row in records.rows})
 
 
-@pytest.mark.parametrize("names", [("train-0.tar", "val-0.tar", "test-0.tar"), ("train/0.tar", "val/0.tar", "test/0.tar")])
+@pytest.mark.parametrize("names", [("train-0.tar", "val-0.tar", "test-0.tar"), ("train/0.tar", "dev/0.tar", "test/0.tar")])
 def test_names_of_tar_files_or_folders_are_the_split(tmp_path, names):
     for number, name in enumerate(names):
         write(tmp_path / name, samples(12, 12 * number))
     source = source_of("data=webdataset", f"data.path={tmp_path}")
     assert np.bincount(source.split).tolist() == [12, 12]
     assert source.excluded == {"called test in 'split', neither trained on nor validated on": 12}
+
+
+def test_names_that_are_a_split_only_in_part_are_reported(tmp_path):
+    for number, name in enumerate(("train-0.tar", "val-0.tar", "extra-0.tar")):
+        write(tmp_path / name, samples(12, 12 * number))
+    source = source_of("data=webdataset", f"data.path={tmp_path}")
+    assert "names of files are not the split: some begin with train, val, 'extra-0.tar' does not" in source.notes
+
+
+def test_whole_numbers_of_json_are_ids(tmp_path):
+    """Programs store a column of ids with missing cells as floats."""
+    ids = [7.0, "007", 1e11, 1e300, 0.5, float("nan"), None, True]
+    members = [member for i, one in enumerate(ids) for member in ((f"{i}.png", photograph(i)), (f"{i}.json", json.dumps({"id": one})))]
+    config = runs.composed(["data=webdataset", f"data.path={write(tmp_path / 'a.tar', members)}"]).data
+    column = read_records(config, lambda header: header).table.columns["id"]
+    assert [column.values[code] for code in column.codes] == ["7", "007", "100000000000", "1e+300", "0.5", "nan", "", "True"]
+
+
+def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):
+    """Editors on Windows write it. As a part of a name it would make a second taxon of it."""
+    mark, names = b"\xef\xbb\xbf", (b"oak", b"\xef\xbb\xbfoak", b"ash")
+    members = [member for i in range(12) for member in ((f"{i}.png", photograph(i)), (f"{i}.cls", names[i % 3]))]
+    source = source_of("data=webdataset", f"data.path={write(tmp_path / 'a.tar', members)}")
+    assert source.tree.names == (("ash", "oak"),)
+    members = [member for i in range(12) for member in ((f"{i}.png", photograph(i)), (f"{i}.json", mark + b'{"species": "s%d"}' % (i % 2)))]
+    source = source_of("data=webdataset", f"data.path={write(tmp_path / 'b.tar', members)}")
+    assert not source.excluded and len(source.ids) == 12
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -211,3 +239,9 @@ def test_a_pipe_in_place_of_a_tar_file_is_one_line(tmp_path):
     os.mkfifo(tmp_path / "a-1.tar")
     with pytest.raises(ConfigError, match=r"data.path: '.*a-1.tar' is not a file; remove it"):
         source_of("data=webdataset", f"data.path={tmp_path}")
+
+
+def test_a_folder_of_photographs_has_no_effect_on_tar_files(tmp_path):
+    write(tmp_path / "a.tar", samples(12))
+    with pytest.raises(ConfigError, match=r"^data.root: '/photos' has no effect, because the photographs are in '.*'; leave it out$"):
+        source_of("data=webdataset", f"data.path={tmp_path}", "data.root=/photos")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import csv
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ from linnaeus.errors import ConfigError
 from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import image_files
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.trained.journal import Journal
-from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
+from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict import forward_time, predict_cli
 from tests import runs
@@ -152,6 +155,22 @@ def test_a_pipe_in_a_folder_is_left_out(tmp_path):
     found = from_paths([str(tmp_path)], {})
     assert found.names == [f"{tmp_path}/1.jpg", f"{tmp_path}/gone.jpg"]
     assert found.notes == ("left out: 1 pipe in the folders",)
+
+
+@pytest.mark.parametrize("more", ["", "https://a.org/1.jpg\n"])
+def test_a_pipe_in_a_manifest_is_not_waited_for(tmp_path, more):
+    """Beside a URL all rows are read by fsspec."""
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "photos.csv").write_text(f"path\npipe.jpg\ngone.jpg\n{more}")
+    files = from_manifest(str(tmp_path / "photos.csv"), [], ()).files
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(files.read, 0)
+        while concurrent.futures.wait([reading], timeout=10).not_done:
+            os.close(os.open(tmp_path / "pipe.jpg", os.O_RDWR))  # ends a wait of a failing test, which may be one of several
+        with pytest.raises(NotAnImage, match="image path is not a file"):
+            reading.result()
+    with pytest.raises(FileNotFoundError):
+        files.read(1)
 
 
 def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, capsys):

@@ -74,6 +74,7 @@ GROUPS: dict[str, dict[str, Variant]] = {
         "linear": Variant(["head=linear"]),
         "linear, 60 % for the finest rank": Variant(["head=linear", "weighting.weights={{{finest}:{most}}}"]),
         "finest known label alone": Variant(["loss=marginal", "weighting.weights={{}}"]),
+        "60 % for the finest known label": Variant(["loss=marginal", "loss.coarser_share=0.4", "weighting.weights={{}}"]),
     },
 }
 UNLABELLED = {"labels": 0.5}  # group -> share of the training photographs without a label at the finest rank

@@ -257,7 +257,9 @@ class ConditionalConfig(LossConfig):
 
 @dataclass(frozen=True)
 class MarginalConfig(LossConfig):
-    """Settings of the marginal loss (one softmax over all leaves). It has no keys besides those of every loss."""
+    """Settings of the marginal loss (one softmax over all leaves)."""
+
+    coarser_share: float = setting("share of the weight of a sample that its known labels above the finest have together", low=0, high=0.99)
 
 
 @dataclass(frozen=True)

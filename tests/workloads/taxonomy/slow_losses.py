@@ -24,7 +24,8 @@ SETTINGS = {  # loss -> schema and its own settings
     "taxonomic_smoothing": (TaxonomicSmoothingConfig, {"label_smoothing": 0.3, "beta": 0.4}),
     "soft_labels": (SoftLabelsConfig, {"beta": 3.0}),
     "conditional": (ConditionalConfig, {"alpha": 0.3}),
-    "marginal": (MarginalConfig, {}),
+    "marginal": (MarginalConfig, {"coarser_share": 0.0}),
+    "marginal_and_coarser": (MarginalConfig, {"name": "marginal", "coarser_share": 0.4}),
 }
 LOSSES = list(SETTINGS)
 INVERSE = {"class_weights": "inverse", "class_weight_cap": 1.5, "logit_adjustment": 0.7}
@@ -152,7 +153,7 @@ def leaf_priors(tree, priors):
 def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
     """Return sums [R] and denominators [R]. `power`: exponent of the class weights in the loss; not 1 for negative controls."""
     counting = train_labels.copy()
-    if isinstance(config, MarginalConfig):
+    if isinstance(config, MarginalConfig) and not config.coarser_share:
         for row in counting:
             known = [r for r, c in enumerate(row) if c >= 0]
             row[: known[-1] if known else 0] = -1
@@ -165,9 +166,10 @@ def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
     for key, share in pairs:
         for b, labels in enumerate(batch[key].tolist()):
             for r, y in enumerate(labels):
-                if y < 0 or (isinstance(config, MarginalConfig) and any(finer >= 0 for finer in labels[r + 1 :])):
+                part = slow_share(config, labels, r)
+                if part == 0:
                     continue
-                weight = batch["weight"][b].double() * (1.0 if share is None else share[b].double())
+                weight = part * batch["weight"][b].double() * (1.0 if share is None else share[b].double())
                 log_p = scores.log_p(b, r)
                 target = torch.zeros_like(log_p)
                 if y == tree.sizes[r]:
@@ -184,6 +186,18 @@ def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
     if isinstance(config, MarginalConfig):
         denominators[:] = denominators.sum()
     return sums, denominators
+
+
+def slow_share(config, labels, r):
+    """Return the share of the label at rank `r` in the weight of a sample with `labels`."""
+    if labels[r] < 0:
+        return 0.0
+    if not isinstance(config, MarginalConfig):
+        return 1.0
+    coarser = [rank for rank, y in enumerate(labels) if y >= 0 and any(finer >= 0 for finer in labels[rank + 1 :])]
+    if r in coarser:
+        return config.coarser_share / len(coarser)
+    return 1 - config.coarser_share if coarser else 1.0
 
 
 def slow_priors(tree, train_labels):

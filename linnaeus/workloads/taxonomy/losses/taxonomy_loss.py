@@ -1,8 +1,9 @@
 """Compute the training loss of a run (`TaxonomyLoss`), the weights of labels, and the plain cross-entropy of validation.
 
-The weight of a label is sample weight x share of a mixed sample x class weight. It is 0 for a missing label, and under the marginal loss
-for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights.
-Under the marginal loss all ranks have one denominator, the sum of the weights of all ranks.
+The weight of a label is sample weight x share of a mixed sample x class weight, and 0 for a missing label. Under the marginal loss the
+labels of a sample divide its weight: the finest has 1 - `coarser_share`, its coarser labels have the rest in equal parts. The loss of a
+rank is the sum of weight x loss over its labels; its denominator is the sum of the weights. Under the marginal loss all ranks have one
+denominator, the sum of the weights of all ranks.
 """
 
 import copy
@@ -48,7 +49,7 @@ class TaxonomyLoss:
         Under the marginal loss every entry is the sum over all ranks. So the losses of the ranks add up to the mean over samples of -log
         p(finest label)."""
         found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
-        return found.sum().repeat(len(found)) if self._host.finest_only else found
+        return found.sum().repeat(len(found)) if self._host.divided else found
 
     def compile(self, device: torch.device) -> None:
         """Compile the loss for batches on `device`."""
@@ -151,7 +152,8 @@ class _LossTables(Tables):
     def __init__(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> None:
         super().__init__()
         self.ranks = len(tree.ranks)
-        self.finest_only = isinstance(config, MarginalConfig)
+        self.divided = isinstance(config, MarginalConfig)  # the labels of a sample divide its weight
+        self.coarser_share = config.coarser_share if isinstance(config, MarginalConfig) else 0.0
         self.smoothed = smoothed_losses(config, tree)
         part = registered("loss", config.name)
         self.custom: nn.Module | None = None
@@ -168,11 +170,12 @@ class _LossTables(Tables):
             self.register(null_prior=priors.null.numpy(), **{f"prior{r}": prior.numpy() for r, prior in enumerate(priors.ranks)})
 
     def _label_weights(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> np.ndarray:
-        """Return the buffer `weights`. The class weights of a rank have mean 1 over the rank's training labels. With the marginal loss only
-        those labels are averaged that are the finest label of their row."""
+        """Return the buffer `weights`. The class weights of a rank have mean 1 over the rank's training labels. With the marginal loss and
+        `coarser_share` 0 only those labels are averaged that are the finest label of their row."""
         weights: list[np.ndarray] = []
+        only_finest = self.divided and not self.coarser_share
         for r, rank in enumerate(counts.ranks):
-            classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if self.finest_only else rank[:-1]
+            classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if only_finest else rank[:-1]
             usable = np.append(classes, rank[-1] if nulls else 0)
             weights += [class_weights(usable, config.class_weights, config.effective_beta, config.class_weight_cap), np.zeros(1)]
         return np.concatenate(weights)
@@ -191,13 +194,20 @@ class _LossTables(Tables):
     def _class_weight(self, label: Tensor) -> Tensor:
         """Return the class weight of each label, [B, R], for labels int64 [B, R].
 
-        The weight of a missing label (-1) is 0. With the marginal loss, which counts only the finest known label of a sample, the weights
-        of its coarser labels are 0 too."""
+        The weight of a missing label (-1) is 0. With the marginal loss the class weight is multiplied by the share of the label in the
+        weight of its sample."""
         weight = self.weights[self.start + torch.where(label < 0, self.missing, label)]
-        if not self.finest_only:
-            return weight
+        return weight * self._shares(label, weight.dtype) if self.divided else weight
+
+    def _shares(self, label: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the share of each label in the weight of its sample under the marginal loss, [B, R], for labels int64 [B, R]. The shares
+        of a sample have the sum 1, or 0 without a label."""
         known = label >= 0
-        return weight * (known & (known.flip(1).cumsum(1).flip(1) == 1))  # 0 if a finer rank is known
+        finest = known & (known.flip(1).cumsum(1).flip(1) == 1)  # False if a finer rank is known
+        coarser = known & ~finest
+        number = coarser.sum(1, keepdim=True)
+        share = (number > 0).to(dtype) * self.coarser_share
+        return finest * (1 - share) + coarser * (share / number.clamp(min=1))
 
 
 def _loss_sums(parts: list[tuple[Tensor, Tensor]], losses_of: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:

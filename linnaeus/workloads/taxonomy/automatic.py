@@ -244,7 +244,7 @@ def choose_weights(facts: Facts, given: Settings) -> tuple[dict[str, float], str
     reason = f"{FINEST_SHARE:.0%} of the sum of the weights for the finest rank, so that the coarser ranks do not cost the finest"
     if facts.finest[-1] < 0.95:
         reason += f"; less, because {1 - facts.finest[-1]:.0%} of the photographs have no label there, and more for their finest known rank"
-        reason += "; loss=marginal weighting.weights={} may be better for them"
+        reason += "; loss=marginal loss.coarser_share=0.4 weighting.weights={} may be better for them"
     return {rank: weight for rank, weight in weights.items() if weight != 1}, reason
 
 

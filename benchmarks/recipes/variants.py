@@ -5,7 +5,7 @@
 
 A group is a table: `photos` without changes, and variants of it. `tail` has remedies for long-tailed classes: resampling, logit adjustment,
 and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
-other heads and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples. `labels` has other
+other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples. `labels` has other
 heads and weights of the ranks too, on photographs of which half have no label at the finest rank.
 
 Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
@@ -60,6 +60,8 @@ GROUPS: dict[str, dict[str, Variant]] = {
         "equal weights": Variant(["weighting.weights={{}}"]),
         "linear": Variant(["head=linear"]),
         "conditional": Variant(["head=conditional"]),
+        "without smoothing": Variant(["loss=cross_entropy"]),
+        "60 % for the finest known label": Variant(["loss=marginal", "loss.coarser_share=0.4", "weighting.weights={{}}"]),
     },
     "metadata": {
         UNCHANGED: Variant(),

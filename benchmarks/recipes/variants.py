@@ -1,12 +1,12 @@
-"""Compare variants of `experiment=photos` on the validation photographs of a set: long tails, taxonomic ranks, and metadata.
+"""Compare variants of `experiment=photos` on the validation photographs: long tails, taxonomic ranks, metadata, missing labels.
 
     python -m benchmarks.recipes.variants --data FOLDER                          plants3900, 12 epochs, 3 seeds, every group
     python -m benchmarks.recipes.variants --data FOLDER --groups tail ranks --parallel 2
 
 A group is a table: `photos` without changes, and variants of it. `tail` has remedies for long-tailed classes: resampling, logit adjustment,
 and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
-other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples. `labels` has other
-heads and weights of the ranks too, on photographs of which half have no label at the finest rank.
+other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples. `labels` has
+other heads, losses and weights of the ranks, too, on photographs of which half have no label at the finest rank.
 
 Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
 of the finest rank: of all validation photographs (top-1), without their metadata (masked), the mean over classes (macro), and the means

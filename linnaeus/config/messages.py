@@ -155,6 +155,11 @@ def _unknown_choice(found: re.Match[str]) -> str:
 _EXPLAINED = (
     (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key exists already; leave the + out"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
+    (
+        r"Multiple values for ([^.]+)\. To override a value use 'override",
+        lambda m: f"{m[1]} is chosen twice; leave the + of +{m[1]}=... out, or write `- override /{m[1]}: ...` in the file",
+    ),
+    (r"force-add of config groups is not supported: '([^']+)'", lambda m: f"{m[1]}: a group is chosen without +; leave the ++ out"),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
     (
         r"Ambiguous value for argument '\+*([^'=]+)=",

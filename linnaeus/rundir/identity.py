@@ -117,7 +117,7 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
 
 
 def _text(value: Any) -> str:
-    return "(absent)" if value is _ABSENT else json.dumps(value)
+    return "(absent)" if value is _ABSENT else json.dumps(value, default=str)  # str: a date, from a file that was edited
 
 
 def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Path:
@@ -128,6 +128,6 @@ def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) 
     run = config["run"]
     for key in ("experiment", "name"):
         text = run[key]
-        if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
+        if text is not None and (not text.strip() or text.startswith(".") or "/" in text or min(text) < " "):
             raise ConfigError(f"run.{key}: {text!r} is not a valid directory name; use letters, digits, - and _")
     return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(saved or config))

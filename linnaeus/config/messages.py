@@ -160,6 +160,10 @@ _EXPLAINED = (
         lambda m: f"{m[1]} is chosen twice; leave the + of +{m[1]}=... out, or write `- override /{m[1]}: ...` in the file",
     ),
     (r"force-add of config groups is not supported: '([^']+)'", lambda m: f"{m[1]}: a group is chosen without +; leave the ++ out"),
+    (
+        r"Unexpected type annotation: Set.*object_type=(Range|Choice|Interval)Sweep",
+        lambda m: f"{m[1].lower()}(...) cannot be one of several values; write the values out, as in seed=1,2,5",
+    ),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
     (
         r"Ambiguous value for argument '\+*([^'=]+)=",

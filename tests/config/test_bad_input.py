@@ -107,6 +107,7 @@ REFUSED = {
     "run.resume=FOLDER": "run.resume",
     "run.root=/proc/nope": "run.root: /proc/nope",
     "run.root=FOLDER/manifest.csv": "run.root",
+    "run.allow=[trainer.lenght]": "run.allow contains trainer.lenght, which is not a key",
     "run.name=a/b": "run.name: 'a/b' is not a valid directory name",
     # names of the workload
     "data.ranks=[species,foo]": "data.ranks: 'foo'",
@@ -128,6 +129,7 @@ REFUSED = {
     "=3": "not a setting",
     "seed=[1": "'seed=[1' cannot be read",
     "seed=1,2": "add -m",
+    "-m seed=range(1,3),5": "range(...) cannot be one of several values; write the values out",
     "seed=${foo}": "${foo}, which is not a key",
     "seed=${oc.env:NO_SUCH_VARIABLE}": "NO_SUCH_VARIABLE",
     "trainer=[null]": "trainer=[null]: a group takes the name of one of its files",

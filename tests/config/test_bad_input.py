@@ -77,6 +77,7 @@ REFUSED = {
     "schedule.validate=[10min]": "a time cannot be converted to steps",
     "trainer.length=10": "it needs a unit: 10steps or 10epochs",
     "schedule.log=[50]": "schedule.log[0] is 50; it needs a unit: 50steps, 50epochs or 50%",
+    "schedule.log={a:5steps}": "schedule.log is {a:5steps}, which is not of its type; `linnaeus --help schedule.log` shows the type",
     "trainer.length=-5": "trainer.length is -5; it needs a unit: 5steps or 5epochs",
     "trainer.length=true": "trainer.length is True; it must be a text",
     f"trainer.length={'9' * 400}steps": "the number is too large",
@@ -332,3 +333,7 @@ def test_a_folder_of_groups_may_have_any_name(name, tmp_path):
 def test_a_home_directory_in_the_folder_of_the_runs(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert compose(["run.root='~/runs'"]).run.root == "/home/me/runs"
+
+
+def test_a_blank_before_the_equals_sign(start):
+    assert start("seed =5")[2] == "error: 'seed =5' cannot be read; leave the blank before = out: seed=5\n"

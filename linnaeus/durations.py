@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, shorten
 
 _UNITS = {"step": "steps", "epoch": "epochs", "%": "%", "s": "s", "sec": "s", "second": "s", "min": "min", "minute": "min"}
 _UNITS |= {"h": "h", "hour": "h"}
@@ -49,6 +49,8 @@ class Duration:
             raise ConfigError(f"{key} is {text!r}; a duration must not be negative")
         if unit == "%" and amount > 100:
             raise ConfigError(f"{key} is {text!r}; a percentage of the run must be between 0% and 100%")
+        if not math.isfinite(amount):
+            raise ConfigError(f"{key} is {shorten(str(text))!r}; the number is too large")
         if unit == "steps" and amount != int(amount):
             raise ConfigError(f"{key} is {text!r}; the number of steps must be whole: {int(amount)}steps or {int(amount) + 1}steps")
         return cls(amount, unit, key)

@@ -351,7 +351,10 @@ def test_a_damaged_record_without_a_replacement_is_refused() -> None:
     assert "\n" not in str(caught.value) and files() == before
 
 
-@pytest.mark.parametrize("damage", ["", "run: {", "- a", "run: 3", "\xff", None])
+DAMAGED = ["", "run: {", "- a", "run: 3", "\xff", "run: {name: 0x_}", "run: {name: 2026-02-30}", "run: {}\nworkload: 3", None]
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_configuration_is_replaced_by_its_copy_or_refused(damage: str | None) -> None:
     tree = config(run__name="x")
     run = started(tree)
@@ -374,15 +377,24 @@ def test_a_damaged_configuration_is_replaced_by_its_copy_or_refused(damage: str 
 def test_a_damaged_summary() -> None:
     tree = config(run__name="x")
     run = started(tree)
-    for text in ("", "null", "[]", '{"status": "fin'):
+    for text in ("", "null", "[]", '{"status": "fin', '{"status": "finished", "global_step": null}'):
         (run.path / "summary.json").write_text(text)
         assert not RunDirectory(tree).finished
 
 
-@pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "a\0b"])
+@pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "a\0b", " ", "a\nb"])
 def test_names_that_are_not_valid_directory_names(name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.name"):
         run_path(config(run__name=name))
+
+
+def test_a_date_in_a_configuration_that_was_edited_is_a_difference() -> None:
+    tree = config(run__name="x")
+    run = started(tree)
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text.replace("seed: 0", "seed: 2026-02-20"))
+    with pytest.raises(ConfigError, match=r'seed: "2026-02-20" -> 0'):
+        RunDirectory(tree)
 
 
 def test_pyyaml_and_hydra_read_the_same_values_from_config_yaml() -> None:
@@ -499,6 +511,14 @@ def test_the_note_of_a_dead_process_of_this_host(changes: dict[str, Any]) -> Non
     lock.acquire()
     assert time.monotonic() - start < 1.0
     lock.release()
+
+
+def test_a_damaged_note_is_no_owner() -> None:
+    for note in ("x", "[" * 4096, "{}"):
+        Path("lock").write_text(note)
+        lock = RunLock(Path("lock"), touch_interval=30.0)
+        lock.acquire()
+        lock.release()
 
 
 def test_the_state_of_a_process_in_another_container_is_unknown() -> None:

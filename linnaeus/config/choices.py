@@ -11,13 +11,12 @@ configuration too, but the name of the directory is a hash of the configuration 
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.registry import workload_module
+from linnaeus.config.registry import import_here, workload_module
 
 if TYPE_CHECKING:
     from linnaeus.config.schema import Config
@@ -77,7 +76,7 @@ def _module(tree: Mapping[str, Any]) -> ModuleType | None:
         return None
     package = workload_module(name)
     try:
-        return importlib.import_module(f"{package}.automatic")
+        return import_here(f"{package}.automatic")
     except ModuleNotFoundError as error:
         if error.name is not None and f"{package}.automatic".startswith(error.name):
             return None

@@ -5,7 +5,7 @@ Mistakes are unknown options, options and settings without effect, and a key tha
 import argparse
 import re
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.wandb_agent import WORDS, agent_run
@@ -18,8 +18,27 @@ _HYPHENS = re.compile(r"unrecognized arguments: --?(\w+(?:\.\w+)+\S*|\w+=\S*)")
 _NESTED = re.compile(r"([\w.]+)=\{'([\w.]+)'")  # the text of a Python mapping, which is not in Hydra's grammar
 
 
+class _StoreOnce(argparse._StoreAction):
+    """Store the value of an option. Raise `ConfigError` if the option is given twice: argparse would use the last value."""
+
+    given = False
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        if self.given and option_string is not None:
+            raise ConfigError(f"{option_string} is given twice; give it once{', before all its values' if self.nargs == '+' else ''}")
+        self.given = True
+        super().__call__(parser, namespace, values, option_string)
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser that raises `ConfigError` instead of printing its usage. `user_errors` prints the error as one line."""
+    """An argument parser that raises `ConfigError` instead of printing its usage. `user_errors` prints the error as one line.
+
+    An option with a value may be given once, unless its action is another one, such as "append"."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name in (None, "store"):
+            self.register("action", name, _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
@@ -32,7 +51,7 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     In a trial of a W&B agent, `run.name` is added to `overrides` unless it is given: the id of the trial (`wandb_agent.py`).
 
     Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = OneLineParser(add_help=False, allow_abbrev=False)
     parser.error = _refuse  # type: ignore[method-assign]
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--help", "-h", action="store_true")
@@ -46,8 +65,9 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parsed.prints = bool(parsed.help or parsed.cfg or parsed.shell_completion or parsed.complete is not None)
     parsed.search = [text for text in parsed.overrides if parsed.help and re.fullmatch(r"[\w.]+", text)]
     parsed.overrides = [text for text in parsed.overrides if text not in parsed.search]
-    if parsed.multirun and parsed.cfg:
-        raise ConfigError("--multirun and --cfg exclude each other; give one")
+    for name in ("multirun", "help"):
+        if getattr(parsed, name) and parsed.cfg:
+            raise ConfigError(f"--{name} and --cfg exclude each other; give one")
     if parsed.package is not None and parsed.cfg is None:
         raise ConfigError(f"--package {parsed.package} has no effect without --cfg; add --cfg job")
     for text in parsed.overrides:

@@ -89,15 +89,20 @@ def hidden_values(config: Config) -> dict[str, str]:
 
     The values of configuration keys and the values of the environment variables in them are hidden. A value that is part of the path
     `run.root` is not hidden, because messages name files in `run.root`."""
-    tree = dataclasses.asdict(config)
+    return values_to_hide(dataclasses.asdict(config), config.from_environment)
+
+
+def values_to_hide(tree: Mapping[str, Any], texts: Mapping[Path, str]) -> dict[str, str]:
+    """Return what `hidden_values` returns for a configuration as plain values. `texts`: {path of a key: text such as `${oc.env:TOKEN}`}."""
     found: dict[str, str] = {}
-    for path, text in config.from_environment.items():
+    for path, text in texts.items():
         found |= {os.environ[name]: f"${{oc.env:{name}}}" for name in _VARIABLE.findall(text) if name in os.environ}
         with contextlib.suppress(LookupError, TypeError):
             value = functools.reduce(operator.getitem, path, tree)
             if isinstance(value, str):
                 found[value] = text
-    root = os.path.abspath(config.run.root)
+    run = tree.get("run")
+    root = os.path.abspath(str(run.get("root", ""))) if isinstance(run, Mapping) else ""
     return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= HIDDEN_LENGTH and value not in root}
 
 
@@ -108,9 +113,11 @@ def start_hiding(config: Config) -> dict[str, str]:
     return dict(_hidden)
 
 
-def hide(text: str) -> str:
-    """Return `text` in which each value that the configuration reads from the environment is replaced by its `${oc.env:...}` text."""
-    for value, shown in _hidden.items():
+def hide(text: str, values: Mapping[str, str] | None = None) -> str:
+    """Return `text` in which each value that the configuration reads from the environment is replaced by its `${oc.env:...}` text.
+
+    `values`: result of `hidden_values`; None: that of `start_hiding`."""
+    for value, shown in (_hidden if values is None else values).items():
         text = text.replace(value, shown)
     return text
 

@@ -16,7 +16,7 @@ from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, pa
 from linnaeus.config.registry import import_here, import_plugins, workload_module
 from linnaeus.config.schema import VARIANTS, Config
 from linnaeus.config.typed_config import typed_config, variants_of
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -62,18 +62,40 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
 
     from linnaeus.config.messages import unknown_key
 
-    if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir: {config_dir} does not exist; give a folder of config groups like conf/")
+    if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
+        raise ConfigError(f"--config-dir: {str(config_dir)!r} is not a folder; give a folder of config groups like conf/")
     _check_group_names(overrides, config_dir)
-    extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"), _without_parts_of_hydra():
-            composed = hydra_compose("config", [*as_hydra_takes(overrides), *chosen_options(overrides), *extra])
+            composed = hydra_compose("config", [*as_hydra_takes(overrides), *chosen_options(overrides), *search_path(config_dir)])
     except HydraException as error:
         raise unknown_key(error, overrides, config_dir) or error from None
+    except (OSError, ValueError, RecursionError):
+        check_files(config_dir)
+        raise
     import_plugins(OmegaConf.select(composed, "plugins") or [])
     workload = OmegaConf.select(composed, "workload.name")
     return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
+
+
+def search_path(config_dir: Path | str | None) -> list[str]:
+    """Return the setting with which Hydra also searches the folder `config_dir`; [] without a folder."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    if not config_dir:
+        return []
+    return [f"hydra.searchpath=[{QuotedString(f'file://{Path(config_dir).resolve()}', Quote.single).with_quotes()}]"]
+
+
+def check_files(config_dir: Path | str | None) -> None:
+    """Raise `ConfigError` for a file of a group that Hydra cannot read, for example because it is not UTF-8 or has the value 0x_."""
+    from omegaconf import OmegaConf
+
+    for file in (file for files in group_files(config_dir).values() for file in files):
+        try:
+            OmegaConf.load(file)
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{file} cannot be read ({one_line(error)}); correct it") from None
 
 
 @contextlib.contextmanager

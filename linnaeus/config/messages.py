@@ -141,6 +141,8 @@ def _unreadable(override: str) -> str:
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
         return f"{override!r} is not a setting; give it as key=value"
+    if key != key.rstrip():
+        return f"{override!r} cannot be read; leave the blank before = out: {key.rstrip()}={value}"
     return f"{override!r} cannot be read; close its brackets, or quote a text with special characters: {key}='\"{value}\"'"
 
 
@@ -155,6 +157,19 @@ def _unknown_choice(found: re.Match[str]) -> str:
 _EXPLAINED = (
     (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key exists already; leave the + out"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
+    (
+        r"Multiple values for ([^.]+)\. To override a value use 'override",
+        lambda m: f"{m[1]} is chosen twice; leave the + of +{m[1]}=... out, or write `- override /{m[1]}: ...` in the file",
+    ),
+    (r"force-add of config groups is not supported: '([^']+)'", lambda m: f"{m[1]}: a group is chosen without +; leave the ++ out"),
+    (
+        r"Error merging override \+*([^=\s]+)=([^\n]*)",
+        lambda m: f"{m[1]} is {m[2]}, which is not of its type; `linnaeus --help {m[1]}` shows the type",
+    ),
+    (
+        r"Unexpected type annotation: Set.*object_type=(Range|Choice|Interval)Sweep",
+        lambda m: f"{m[1].lower()}(...) cannot be one of several values; write the values out, as in seed=1,2,5",
+    ),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
     (
         r"Ambiguous value for argument '\+*([^'=]+)=",

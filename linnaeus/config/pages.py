@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from linnaeus.config.completion import candidates, completion_script
+from linnaeus.config.environment import hidden_values, hide
 from linnaeus.config.help import config_text, help_text, search_text
 from linnaeus.config.typed_config import typed_config
 
@@ -23,4 +24,5 @@ def page(options: argparse.Namespace, compose: Callable[[], dict[str, Any]]) -> 
     if options.cfg and not options.help:
         return config_text(tree, options.package)
     config = typed_config(tree)
-    return search_text(config, options.search, options.config_dir) if options.search else help_text(config, options.config_dir)
+    text = search_text(config, options.search, options.config_dir) if options.search else help_text(config, options.config_dir)
+    return hide(text, hidden_values(config))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.config.command_line import KEY
 from linnaeus.config.schema import Config
 from linnaeus.config.setting import entry_type
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -101,6 +102,22 @@ def _mappings_in(key: str, value: Any, annotation: Any) -> Iterator[str]:
         hints = typing.get_type_hints(annotation)
         for name, one in value.items():
             yield from _mappings_in(f"{key}.{name}", one, hints.get(name))
+
+
+def check_mappings(overrides: Sequence[str]) -> None:
+    """Raise `ConfigError` if a mapping in braces sets a key that another setting sets too. (Hydra would use the last value.)"""
+    seen: dict[str, Any] = {}
+    for override in parsed(overrides):
+        for key in _keys_in(override.key_or_group, override.value()):
+            if key in seen:
+                raise ConfigError(f"{key} is given twice, in {seen[key]!r} and {override.input_line!r}; keep one")
+            seen[key] = override.input_line
+
+
+def _keys_in(key: str, value: Any) -> list[str]:
+    if not isinstance(value, dict) or not value:
+        return [key]
+    return [inner for name, one in value.items() for inner in _keys_in(f"{key}.{name}", one)]
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:

@@ -104,7 +104,11 @@ def import_plugins(names: Sequence[str]) -> None:
 
 
 def import_here(name: str) -> ModuleType:
-    """Import a module. Also search the working directory, because with `python FOLDER/main.py` Python does not search there."""
+    """Import a module. Also search the working directory, because with `python FOLDER/main.py` Python does not search there.
+
+    Raise `ModuleNotFoundError` also for an empty name and for one that begins with a dot."""
+    if not name or name.startswith("."):
+        raise ModuleNotFoundError(f"{name!r} is not the name of a module", name=name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

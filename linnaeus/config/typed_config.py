@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import operator
+import os
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -81,10 +82,23 @@ def _class_with(keys: tuple[tuple[str, type], ...]) -> type[Config]:
 def typed_config(tree: Any) -> Config:
     """Return the typed configuration of a plain mapping. Values of environment variables replace texts such as `${oc.env:TOKEN}`.
 
-    Raise `ConfigError` for an unknown, missing, mistyped or out-of-range key, and for an environment variable that is not set."""
-    from linnaeus.config.environment import resolve
+    A `~` at the start of `run.root` is replaced by the home directory.
+
+    Raise `ConfigError` for an unknown, missing, mistyped or out-of-range key, and for an environment variable that is not set. The message
+    does not contain values of environment variables."""
+    from linnaeus.config.environment import hide, resolve, values_to_hide
 
     tree, texts, _ = resolve(tree)
+    try:
+        config = _checked(tree)
+    except ConfigError as error:
+        raise ConfigError(hide(str(error), values_to_hide(tree, texts))) from None
+    object.__setattr__(config, "from_environment", texts)  # not a field: a field is a key
+    return config
+
+
+def _checked(tree: dict[str, Any]) -> Config:
+    """Return the typed configuration of a plain mapping without interpolations. Raise `ConfigError` as `typed_config` does."""
     import_plugins(tree.get("plugins") or [])
     tree = with_placeholders(tree)
     workload = (tree.get("workload") or {}).get("name")
@@ -96,10 +110,9 @@ def typed_config(tree: Any) -> Config:
             raise ConfigError(f"{group}: the {workload} workload does not have this group; set {group}=null")
     config = with_monitors(_build(config_class(workload), tree, "", variants))
     _check_combinations(config)
-    if config.run.experiment is None:
-        config = dataclasses.replace(config, run=dataclasses.replace(config.run, experiment=config.data.name))
-    object.__setattr__(config, "from_environment", texts)  # not a field: a field is a key
-    return config
+    experiment = config.data.name if config.run.experiment is None else config.run.experiment
+    run = dataclasses.replace(config.run, experiment=experiment, root=os.path.expanduser(config.run.root))
+    return dataclasses.replace(config, run=run)
 
 
 def typed_group(group: str, tree: Any, workload: str) -> Any:
@@ -194,10 +207,8 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
-    if meta["duration"] and isinstance(value, (int, float)):
-        units = f"{value}steps, {value}epochs or {value}%"
-        units = {"clock": f"{value}s, {value}min or {value}h", "length": f"{value}steps or {value}epochs"}.get(meta["duration"], units)
-        raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
+    if meta["duration"]:
+        _refuse_number(key, value, meta["duration"])
     value = str(value) if meta["step"] and type(value) is int else value
     value = value == "true" if value in ("true", "false") and bool in typing.get_args(annotation) else value
     choices, allowed = meta["choices"], ", ".join(allowed_values(meta["choices"], annotation))
@@ -225,6 +236,15 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
             if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):
                 raise ConfigError(f"{key} is {text}; it must be a wall time: 90s, 30min or 23h")
     return value
+
+
+def _refuse_number(key: str, value: Any, kind: str) -> None:
+    """Raise `ConfigError` if `value`, or an entry of the list `value`, is a number: a duration of the `kind` needs a unit."""
+    for part, one in ((f"[{i}]", one) for i, one in enumerate(value)) if isinstance(value, list) else [("", value)]:
+        if isinstance(one, (int, float)) and not isinstance(one, bool):
+            n = one if 0 <= one < math.inf else 5
+            units = {"clock": f"{n}s, {n}min or {n}h", "length": f"{n}steps or {n}epochs"}.get(kind, f"{n}steps, {n}epochs or {n}%")
+            raise ConfigError(f"{key}{part} is {one}; it needs a unit: {units}")
 
 
 def _is_other_type(value: Any, annotation: Any, choices: Sequence[str]) -> bool:

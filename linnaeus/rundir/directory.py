@@ -169,6 +169,7 @@ class RunDirectory:
         self.is_new = not exists(self.path / CONFIG) and not contains_results(self.path)
         self._ended = not self.is_new and read_summary(self.path).get("status") in ENDED
         if self.is_new:
+            self._check_allow()
             return
         if run["resume"] == "never":
             raise ConfigError(f"run.resume=never, but {self.path} contains a run; choose another run.name or delete that directory")
@@ -181,10 +182,7 @@ class RunDirectory:
         before, now = flatten(self.previous), flatten(self.saved)
         self.kept |= {key: before[key] for key in FOUND_AT_START if now.get(key) == AUTO and key in before}
         self.choose(self.kept)
-        known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
-        unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
-        if unknown:
-            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `linnaeus --help-keys` lists all keys")
+        self._check_allow()
         difference = config_difference(self.previous, self.saved)
         self._check_warm_start(difference)
         refused, names = difference.refused(run["allow"])
@@ -216,6 +214,13 @@ class RunDirectory:
         self.launch = 1 + max((int(p.name) for p in launches.iterdir() if p.name.isdigit()), default=0)
         self.run_id = self.record.get("run_id") or agent_run() or uuid.uuid4().hex[:10]
         self._write(self.record, record)
+
+    def _check_allow(self) -> None:
+        """Raise `ConfigError` if `run.allow` names a key that neither this configuration nor that of the last start has."""
+        known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
+        unknown = [name for name in self.config["run"]["allow"] if not any(covers([name], key) for key in known)]
+        if unknown:
+            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `linnaeus --help-keys` lists all keys")
 
     def _check_warm_start(self, difference: Difference) -> None:
         """Raise `ConfigError` if `difference` contains a key of the warm start although the run has a checkpoint, which is read instead."""

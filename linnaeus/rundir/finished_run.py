@@ -17,7 +17,8 @@ _TAIL = 4 << 20  # bytes at the end of metrics.jsonl that contain the rows of th
 def read_summary(path: Path) -> dict[str, Any]:
     """Return summary.json of a run directory, or {} if the file does not exist or is damaged. Raise `OSError` if it exists and cannot be
     read."""
-    return read_json(path / SUMMARY) or {}
+    summary = read_json(path / SUMMARY) or {}
+    return summary if isinstance(summary.get("global_step", 0), int) else {}
 
 
 def missing_files(path: Path, config: Mapping[str, Any], damaged: Sequence[str] = ()) -> list[str]:

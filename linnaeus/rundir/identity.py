@@ -117,7 +117,13 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
 
 
 def _text(value: Any) -> str:
-    return "(absent)" if value is _ABSENT else json.dumps(value)
+    return "(absent)" if value is _ABSENT else json.dumps(value, default=str)  # str: a date, from a file that was edited
+
+
+def is_name(text: str) -> bool:
+    """Return True if a run or a sweep may have the name `text`: it is not blank, and has no slash, no control character and no leading
+    dot."""
+    return bool(text.strip()) and not text.startswith(".") and "/" not in text and min(text) >= " "
 
 
 def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Path:
@@ -128,6 +134,6 @@ def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) 
     run = config["run"]
     for key in ("experiment", "name"):
         text = run[key]
-        if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
+        if text is not None and not is_name(text):
             raise ConfigError(f"run.{key}: {text!r} is not a valid directory name; use letters, digits, - and _")
     return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(saved or config))

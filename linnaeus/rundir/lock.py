@@ -16,7 +16,7 @@ from typing import Any
 
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
-from linnaeus.files import no_follow
+from linnaeus.files import json_object, no_follow
 
 TOUCH_INTERVAL = 10.0  # seconds
 STALE = 300.0  # seconds without a touch after which an owner on another machine counts as ended in a report, since clocks may differ
@@ -150,9 +150,6 @@ def _read_owner(descriptor: int) -> dict[str, Any] | None:
     """Return the note about the owner in the lock file; None if the note is empty or damaged.
 
     The file is read through the locked descriptor, because closing another descriptor of the file would release the lock."""
-    try:
-        content = json.loads(os.pread(descriptor, 4096, 0))
-    except ValueError:
-        return None
+    content = json_object(os.pread(descriptor, 4096, 0))
     required = ("host", "boot", "pid", "start", "since")
-    return content if isinstance(content, dict) and all(key in content for key in required) else None
+    return content if content is not None and all(key in content for key in required) else None

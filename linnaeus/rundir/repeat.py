@@ -16,7 +16,7 @@ from linnaeus.config.choices import automatic_keys, with_choices
 from linnaeus.config.environment import plain_tree, saved_tree
 from linnaeus.config.load import compose, compose_tree, group_files
 from linnaeus.config.messages import nearest_key
-from linnaeus.config.precedence import as_hydra_takes, empty_given_whole, is_entry, parsed
+from linnaeus.config.precedence import as_hydra_takes, check_mappings, empty_given_whole, is_entry, parsed
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config, variants_of
 from linnaeus.errors import ConfigError, one_line
@@ -81,8 +81,8 @@ def read_saved(file: Path) -> Tree:
     import yaml
 
     try:
-        tree = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        tree = yaml.safe_load(file.read_bytes().decode())
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # ValueError: not UTF-8, or a value such as 2026-02-30
         raise ConfigError(f"run.from: {file} cannot be read ({one_line(error)}); use the config.yaml of a run") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict) or not isinstance(tree.get("workload"), dict):
         composed = isinstance(tree, dict) and "defaults" in tree
@@ -96,6 +96,7 @@ def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = N
 
     Without `run.from` the result is that of `compose_tree`; with `run.from` it is the saved configuration with single values changed."""
     given, rest = split_from(overrides)
+    check_mappings(rest)
     return compose_tree(rest, config_dir, missing_ok) if given is None else compose_repeat(given, rest, config_dir)
 
 

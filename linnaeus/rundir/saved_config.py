@@ -53,9 +53,11 @@ def parse_config(content: bytes) -> Tree | None:
 
     try:
         tree = yaml.safe_load(content.decode())
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
+    except (ValueError, yaml.YAMLError, RecursionError):  # ValueError: not UTF-8, or a value such as 0x_ or 2026-02-30
         return None
-    return tree if isinstance(tree, dict) and isinstance(tree.get("run"), dict) else None
+    if not isinstance(tree, dict) or not isinstance(tree.get("workload", {}), dict):
+        return None
+    return tree if isinstance(tree.get("run"), dict) else None
 
 
 def _looks_numeric(value: str) -> bool:

@@ -7,10 +7,9 @@ interval(1e-4,1e-1)   tag(log,interval(1e-4,1e-1))   int(interval(1,8))         
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.load import CONF
+from linnaeus.config.load import CONF, search_path
 from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ def _matching_options(group: str, glob: Any, config_dir: str | None) -> list[str
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        return list(glob.filter(loader.get_group_options(group, config_name="config", overrides=extra)))
+        return list(glob.filter(loader.get_group_options(group, config_name="config", overrides=search_path(config_dir))))

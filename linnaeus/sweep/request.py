@@ -13,6 +13,7 @@ from linnaeus.config.precedence import parsed
 from linnaeus.config.schema import LaunchConfig, SweepConfig
 from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError
+from linnaeus.rundir.identity import is_name
 from linnaeus.rundir.repeat import split_from
 from linnaeus.sweep.parameters import Parameter, read_parameter
 
@@ -80,7 +81,7 @@ def check_settings(sweep: SweepConfig) -> None:
     missing."""
     if sweep.metric is None and sweep.mode != "auto":
         raise ConfigError(f"sweep.mode={sweep.mode} has no effect without sweep.metric; set that, or schedule.best_mode instead")
-    if sweep.name is not None and (not sweep.name or sweep.name.startswith(".") or "/" in sweep.name):
+    if sweep.name is not None and not is_name(sweep.name):
         raise ConfigError(f"sweep.name: {sweep.name!r} is not a name for a directory; use letters, digits, - and _")
     for key in ("trials", "seed"):
         value = getattr(sweep, key)

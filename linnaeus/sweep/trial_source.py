@@ -80,7 +80,7 @@ class Grid(TrialSource):
         super().__init__()
         for p in request.parameters:
             if p.choices is None:
-                listed = ",".join(p.values_to_check())
+                listed = ",".join(value.removesuffix(".0") for value in p.values_to_check())
                 raise ConfigError(f"{p.key}={p.text} is not a list of values; choose sweep=optuna, or set a list: {p.key}={listed}")
         by_directory: dict[Path, Trial] = {}
         for number, values in enumerate(itertools.product(*(p.choices or () for p in request.parameters)), 1):

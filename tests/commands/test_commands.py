@@ -66,6 +66,20 @@ def test_a_word_that_is_neither_a_command_nor_a_setting_is_one_line(capsys: pyte
     assert line.count("\n") == 1 and "'trian' is not a command and not a setting" in line and "report" in line
 
 
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        ("evaluate r --split test --split validation", "--split is given twice; give it once"),
+        ("evaluate r --manifest f --compare a --compare b", "--compare is given twice; give it once, before all its values"),
+        ("report r --output a --output b", "--output is given twice; give it once"),
+    ],
+)
+def test_an_option_with_a_value_is_given_once(words: str, line: str, capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {line}\n")
+
+
 STARTED = functools.partial(subprocess.run, capture_output=True, text=True)
 
 

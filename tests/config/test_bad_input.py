@@ -38,6 +38,9 @@ REFUSED = {
     "trainer.length=1epochs trainer.length=2epochs": "trainer.length is given twice",
     "seed=1 ++seed=2": "seed is given twice",
     "model=mformer model=timm": "model is given twice",
+    "trainer.length=3epochs trainer={length:2epochs}": "trainer.length is given twice",
+    "+optimizer=sgd": "optimizer is chosen twice; leave the + of +optimizer=... out",
+    "++optimizer=sgd": "++optimizer=sgd: a group is chosen without +; leave the ++ out",
     # choices
     "model=mfromer": "did you mean mformer?",
     "experiment=nope": "there is no experiment=nope; choose one of ",
@@ -73,6 +76,11 @@ REFUSED = {
     "trainer.length=10min": "trainer.length is 10min; it must be in epochs or steps",
     "schedule.validate=[10min]": "a time cannot be converted to steps",
     "trainer.length=10": "it needs a unit: 10steps or 10epochs",
+    "schedule.log=[50]": "schedule.log[0] is 50; it needs a unit: 50steps, 50epochs or 50%",
+    "schedule.log={a:5steps}": "schedule.log is {a:5steps}, which is not of its type; `linnaeus --help schedule.log` shows the type",
+    "trainer.length=-5": "trainer.length is -5; it needs a unit: 5steps or 5epochs",
+    "trainer.length=true": "trainer.length is True; it must be a text",
+    f"trainer.length={'9' * 400}steps": "the number is too large",
     "lr_scheduler.warmup=10": "it needs a unit: 10steps, 10epochs or 10%",
     "trainer.length=50%": "trainer.length is 50%; it must be in epochs or steps",
     "trainer.length=10parsecs": "a duration must be a number and a unit",
@@ -100,6 +108,7 @@ REFUSED = {
     "run.resume=FOLDER": "run.resume",
     "run.root=/proc/nope": "run.root: /proc/nope",
     "run.root=FOLDER/manifest.csv": "run.root",
+    "run.allow=[trainer.lenght]": "run.allow contains trainer.lenght, which is not a key",
     "run.name=a/b": "run.name: 'a/b' is not a valid directory name",
     # names of the workload
     "data.ranks=[species,foo]": "data.ranks: 'foo'",
@@ -121,15 +130,21 @@ REFUSED = {
     "=3": "not a setting",
     "seed=[1": "'seed=[1' cannot be read",
     "seed=1,2": "add -m",
+    "-m seed=range(1,3),5": "range(...) cannot be one of several values; write the values out",
     "seed=${foo}": "${foo}, which is not a key",
     "seed=${oc.env:NO_SUCH_VARIABLE}": "NO_SUCH_VARIABLE",
     "trainer=[null]": "trainer=[null]: a group takes the name of one of its files",
     "optimizer=[10%,20%]": "unknown key optimizer/",
     "plugins=[nan]": "plugins is [nan]; it must be a list of packages",
+    "plugins=[.x]": "plugins: .x cannot be imported ('.x' is not the name of a module)",
+    "plugins=['']": "is not the name of a module",
+    "workload.name=.x": "workload.name is '.x', which cannot be imported",
     "plugins=7": "plugins is 7; it must be a list of packages",
     # options
     "--foo": "unrecognized arguments: --foo",
     "-m --cfg job": "exclude each other",
+    "--help --cfg job": "--help and --cfg exclude each other",
+    "--config-dir FOLDER --config-dir FOLDER": "--config-dir is given twice",
     "--package run": "add --cfg job",
     "--cfg job --package foo": "--package foo is not a group or a mapping of the configuration",
     "--config-dir /no/folder": "/no/folder",
@@ -195,11 +210,18 @@ def test_a_plan_reads_no_photograph_and_logs_the_warnings_of_the_run(start, fold
 
 @pytest.mark.parametrize(
     "text, message",
-    [("seed: 1\nseed: 2\n", "duplicate key seed"), ("seed: [1\n", "expected"), ("trainer:\n  lenght: 3\n", "did you mean trainer.length?")],
+    [
+        ("seed: 1\nseed: 2\n", "duplicate key seed"),
+        ("seed: [1\n", "expected"),
+        ("trainer:\n  lenght: 3\n", "did you mean trainer.length?"),
+        ("seed: 0x_\n", "mine.yaml cannot be read"),
+        ("seed: 1 # \xe9\n", "mine.yaml cannot be read"),
+        ("3\n", "mine.yaml cannot be read"),
+    ],
 )
 def test_a_bad_experiment_file(text, message, start, tmp_path):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\n" + text)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_bytes(f"# @package _global_\n{text}".encode("latin-1"))
     status, _, err = start("--config-dir", str(tmp_path / "conf"), "experiment=mine")
     assert status == 2 and err.count("\n") == 1 and message in err, err
 
@@ -299,3 +321,19 @@ def test_an_experiment_file_without_its_first_line_is_named(tmp_path):
     (tmp_path / "experiment" / "mine.yaml").write_text("data:\n  train_samples: 10\n")
     with pytest.raises(ConfigError, match="the first line of an experiment file must be `# @package _global_`"):
         compose(["experiment=mine"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a,b", "it's", "p(q)", "e=f", "[z]", "é #"])
+def test_a_folder_of_groups_may_have_any_name(name, tmp_path):
+    (tmp_path / name / "experiment").mkdir(parents=True)
+    (tmp_path / name / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 7\n")
+    assert compose(["experiment=mine"], tmp_path / name).seed == 7
+
+
+def test_a_home_directory_in_the_folder_of_the_runs(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert compose(["run.root='~/runs'"]).run.root == "/home/me/runs"
+
+
+def test_a_blank_before_the_equals_sign(start):
+    assert start("seed =5")[2] == "error: 'seed =5' cannot be read; leave the blank before = out: seed=5\n"

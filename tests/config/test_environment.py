@@ -80,6 +80,17 @@ def test_errors_and_tracebacks_do_not_contain_them(folder, monkeypatch, capsys):
     assert "Traceback" in error and "RuntimeError: " in error and "refuses ${oc.env:LINNAEUS_WORD}" in error
 
 
+def test_help_and_errors_of_the_configuration_do_not_contain_them(monkeypatch, capsys):
+    monkeypatch.setenv("LINNAEUS_WORD", "pa55word")
+    with pytest.raises(ConfigError, match=r"logger.wandb is '\$\{oc.env:LINNAEUS_WORD\}'; it must be one of"):
+        compose(["logger.wandb=${oc.env:LINNAEUS_WORD}"])
+    for words in (["--help"], ["--help", "notify"]):
+        monkeypatch.setattr(sys, "argv", ["main.py", "logger.notify=['${oc.env:LINNAEUS_WORD}']", *words])
+        assert main.main() == 0
+        page = capsys.readouterr().out
+        assert "logger.notify = ['${oc.env:LINNAEUS_WORD}']" in page and "pa55word" not in page
+
+
 def test_the_record_of_initial_weights_does_not_contain_them(folder, monkeypatch):
     plain = [text for text in SETTINGS if not text.startswith("logger.")]
     monkeypatch.setenv("LINNAEUS_WEIGHTS", str(runs.run("language", folder / MARK, *plain)))

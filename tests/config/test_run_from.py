@@ -160,6 +160,9 @@ def test_files_that_are_not_a_saved_configuration(tmp_path: Path) -> None:
         "defaults: []\nrun: {}\n": "use experiment=",
         "a: 1": "has no groups run and workload",
         "\0\1": "cannot be read",
+        "[" * 9000: "cannot be read",
+        "run: {name: 2026-02-30}": "cannot be read",
+        "run: {}\nworkload: {name: .x}": "workload.name is '.x', which cannot be imported",
     }
     for text, message in texts.items():
         (tmp_path / "file").write_text(text)

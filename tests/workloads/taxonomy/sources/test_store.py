@@ -50,8 +50,9 @@ def small_parts(monkeypatch):
 
 
 def prepare(out, records, *more, path=None):
-    """Run the command on the manifest of `records`. Return its exit status."""
-    return preparation.main(["manifest", str(out), f"data.path={path or records.folder / 'manifest.csv'}", ONE, *more])
+    """Run the command on the manifest of `records`, with one process unless `more` has --processes. Return its exit status."""
+    processes = [] if any(option.startswith("--processes") for option in more) else [ONE]
+    return preparation.main(["manifest", str(out), f"data.path={path or records.folder / 'manifest.csv'}", *processes, *more])
 
 
 def store_of(out, *keys):
@@ -245,7 +246,7 @@ def test_a_store_whose_files_have_changed_is_refused(name, records, tmp_path, ca
 
 
 def test_two_processes_and_shares_of_a_task_write_the_same_bytes(records, tmp_path, capsys):
-    for name, options in {"one": [[ONE]], "tasks": [[ONE, "--task=2/2"], [ONE, "--task=1/2"], [ONE]], "two": [["--processes=2"]]}.items():
+    for name, options in {"one": [[]], "tasks": [["--task=2/2"], ["--task=1/2"], []], "two": [["--processes=2"]]}.items():
         for option in options:
             assert prepare(tmp_path / name, records, *option) == 0
     assert files(tmp_path / "one") == files(tmp_path / "tasks") == files(tmp_path / "two")

@@ -17,7 +17,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import LinearScores
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.calibrate import calibration_fit, prior_fit
+from linnaeus.workloads.taxonomy.trained.calibrate import calibration_fit, fit, prior_fit
 from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods, train_prior
 from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -136,7 +136,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_fit, "FEWEST", 6)
     monkeypatch.setattr(prior_fit, "LEAST", 20)
     monkeypatch.setattr(prior_fit, "MOST_UPDATES", 20)
-    monkeypatch.setattr(prior_fit, "floor_likelihoods", lambda prior, batches: {0.1: -1.0, 1.0: -2.0})
+    monkeypatch.setattr(fit, "floor_likelihoods", lambda prior, batches: {0.1: -1.0, 1.0: -2.0})
 
 
 def calibrated(run: Path, *words: str) -> None:
@@ -226,7 +226,7 @@ def test_a_calibration_without_a_prior_removes_it(run, finished, small):
 
 @pytest.mark.parametrize("likelihood", [-2.0, -1 + 1e-6])  # the latter is rounding, as with all photographs at one place
 def test_a_prior_that_does_not_help_is_not_kept(run, finished, small, monkeypatch, capsys, likelihood):
-    monkeypatch.setattr(prior_fit, "floor_likelihoods", lambda prior, batches: {0.1: likelihood, 1.0: -1.0})
+    monkeypatch.setattr(fit, "floor_likelihoods", lambda prior, batches: {0.1: likelihood, 1.0: -1.0})
     calibrated(run, "--prior")
     assert "the prior over place and season is not used" in capsys.readouterr().out
     assert not [*run.glob("*prior*")] and linnaeus.load_model(run).components == ()

@@ -67,7 +67,8 @@ def manifest(finished) -> Path:
 
 
 def predict(finished, manifest: Path, out: Path, *more: str) -> int:
-    words = [str(finished.bundle), "--manifest", str(manifest), "--sequence", "burst", "--threads", "1", "--batch-size", "7"]
+    words = [str(finished.bundle), "--manifest", str(manifest), "--threads", "1", "--batch-size", "7"]
+    words += [] if "--sequence" in more else ["--sequence", "burst"]
     return predict_cli.main([*words, "--setting", "data.max_bad_fraction=1", "--out", str(out), *more])
 
 

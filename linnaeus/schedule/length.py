@@ -11,6 +11,8 @@ from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 
+MOST_STEPS = 10**9  # at 1 ms an update, 11 days; the steps of an event are listed at the start, and longer lists fill the memory
+
 
 @dataclass(frozen=True)
 class TrainingLength:
@@ -23,12 +25,14 @@ class TrainingLength:
 def training_length(config: Config, dataset_size: int) -> TrainingLength:
     """Return the number of updates per epoch and of the run, for `dataset_size` training samples.
 
-    Raise `ConfigError` if the run would have no update."""
+    Raise `ConfigError` if the run would have no update, or more than `MOST_STEPS`."""
     per_epoch = steps_per_epoch(config, dataset_size)
     text = config.trainer.length
     total = Duration.parse(text, "trainer.length").to_steps(0, per_epoch)
     if total < 1:
         raise ConfigError(f"trainer.length is {text}; it must be at least 1 step")
+    if total > MOST_STEPS:
+        raise ConfigError(f"trainer.length is {text}, which is {total:,} updates; it must be at most {MOST_STEPS:,}")
     return TrainingLength(per_epoch, total)
 
 

@@ -73,6 +73,7 @@ REFUSED = {
     # durations
     "augment.off_last=10min": "augment.off_last",
     "trainer.length=0epochs": "trainer.length is 0epochs; it must be at least 1 step",
+    "trainer.length=3000000000steps": "trainer.length is 3000000000steps, which is 3,000,000,000 updates; it must be at most 1,000,000,000",
     "trainer.length=10min": "trainer.length is 10min; it must be in epochs or steps",
     "schedule.validate=[10min]": "a time cannot be converted to steps",
     "trainer.length=10": "it needs a unit: 10steps or 10epochs",

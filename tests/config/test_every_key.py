@@ -315,7 +315,7 @@ TABLE = {
     **cases(see.updates, "loss.label_smoothing@taxonomic_smoothing=0.3 loss.beta@taxonomic_smoothing=0", "loss=taxonomic_smoothing"),
     **cases(see.updates, "loss.beta@soft_labels=5", "loss=soft_labels"),
     **cases(see.updates, "loss.alpha@conditional=0.5", "loss=conditional"),
-    **cases(see.updates, "loss.coarser_share@marginal=0.4", "loss=marginal"),
+    **cases(see.updates, "loss.coarser_share=0.4"),
     **cases(see.batches, "schedule.image_size.start=8", "schedule.image_size.multiple=8"),
     **cases(
         see.batches,

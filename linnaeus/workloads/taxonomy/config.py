@@ -229,6 +229,11 @@ class LossConfig:
     class_weights: str = setting("weight of a class of n rows: 1, 1 / n, or 1 / effective number", choices=("none", "inverse", "effective"))
     effective_beta: float | None = setting("beta of the effective number (1 - beta^n) / (1 - beta); null for others", above=0, below=1)
     class_weight_cap: float | None = setting("largest class weight, where the mean over labels is 1; null: no limit", above=1)
+    coarser_share: float | None = setting(
+        "share of the weight of a sample that its labels above the finest known one have together; null: every label counts once",
+        low=0,
+        high=0.99,
+    )
     logit_adjustment: float = setting("factor of the log prior of each taxon that is added to the scores in training; 0: none", low=0)
 
 
@@ -257,9 +262,7 @@ class ConditionalConfig(LossConfig):
 
 @dataclass(frozen=True)
 class MarginalConfig(LossConfig):
-    """Settings of the marginal loss (one softmax over all leaves)."""
-
-    coarser_share: float = setting("share of the weight of a sample that its known labels above the finest have together", low=0, high=0.99)
+    """Settings of cross-entropy with `coarser_share`, without smoothing."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from linnaeus.workloads.taxonomy import config as settings
-from linnaeus.workloads.taxonomy.config import ConditionalConfig, MarginalConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
+from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
 from linnaeus.workloads.taxonomy.heads import Priors
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalScores
@@ -17,15 +17,17 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy import trees
 
 RANKS = ("order", "family", "genus", "species")
-BALANCE = {"class_weights": "none", "effective_beta": None, "class_weight_cap": None, "logit_adjustment": 0.0}
+BALANCE = {"class_weights": "none", "effective_beta": None, "class_weight_cap": None, "coarser_share": None, "logit_adjustment": 0.0}
 SETTINGS = {  # loss -> schema and its own settings
     "cross_entropy": (settings.CrossEntropyConfig, {"label_smoothing": 0.0}),
     "label_smoothing": (settings.CrossEntropyConfig, {"label_smoothing": 0.2}),
     "taxonomic_smoothing": (TaxonomicSmoothingConfig, {"label_smoothing": 0.3, "beta": 0.4}),
     "soft_labels": (SoftLabelsConfig, {"beta": 3.0}),
     "conditional": (ConditionalConfig, {"alpha": 0.3}),
-    "marginal": (MarginalConfig, {"coarser_share": 0.0}),
-    "marginal_and_coarser": (MarginalConfig, {"name": "marginal", "coarser_share": 0.4}),
+    "marginal": (LossConfig, {"coarser_share": 0.0}),
+    "marginal_and_coarser": (LossConfig, {"name": "marginal", "coarser_share": 0.4}),
+    "smoothing_and_coarser": (settings.CrossEntropyConfig, {"label_smoothing": 0.2, "coarser_share": 0.4}),
+    "conditional_and_coarser": (ConditionalConfig, {"name": "conditional", "alpha": 0.3, "coarser_share": 0.4}),
 }
 LOSSES = list(SETTINGS)
 INVERSE = {"class_weights": "inverse", "class_weight_cap": 1.5, "logit_adjustment": 0.7}
@@ -153,7 +155,7 @@ def leaf_priors(tree, priors):
 def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
     """Return sums [R] and denominators [R]. `power`: exponent of the class weights in the loss; not 1 for negative controls."""
     counting = train_labels.copy()
-    if isinstance(config, MarginalConfig) and not config.coarser_share:
+    if config.coarser_share == 0:
         for row in counting:
             known = [r for r, c in enumerate(row) if c >= 0]
             row[: known[-1] if known else 0] = -1
@@ -183,7 +185,7 @@ def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
                 one[r] = 1.0
                 sums = sums + one * weight * weights[r][y] ** power * loss
                 denominators = denominators + one * weight * weights[r][y]
-    if isinstance(config, MarginalConfig):
+    if config.coarser_share is not None:
         denominators[:] = denominators.sum()
     return sums, denominators
 
@@ -192,7 +194,7 @@ def slow_share(config, labels, r):
     """Return the share of the label at rank `r` in the weight of a sample with `labels`."""
     if labels[r] < 0:
         return 0.0
-    if not isinstance(config, MarginalConfig):
+    if config.coarser_share is None:
         return 1.0
     coarser = [rank for rank, y in enumerate(labels) if y >= 0 and any(finer >= 0 for finer in labels[rank + 1 :])]
     if r in coarser:

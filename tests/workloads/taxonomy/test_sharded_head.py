@@ -84,7 +84,7 @@ MARKED = [pytest.param(*case, marks=pytest.mark.slow if number % 2 else ()) for 
 @pytest.mark.parametrize("head, name, split", MARKED)
 def test_losses_and_gradients_equal_those_of_the_replicated_head(head, name, split):
     mixed = len(split) % 2 == 0
-    case = Case(name, not name.startswith("marginal"), mixed, mixed, head, **(slow.INVERSE if mixed else slow.EFFECTIVE))
+    case = Case(name, slow.loss_config(name).coarser_share is None, mixed, mixed, head, **(slow.INVERSE if mixed else slow.EFFECTIVE))
     expected = case.replicated()
     assert expected[0].max() > 1 and expected[2 if head is LinearHead else 1].abs().max() > 0.1
     assert distance(expected, case.sharded(split)) < 1e-10

@@ -48,7 +48,7 @@ CASES = [
     for i, (name, kind) in enumerate(itertools.product(slow.LOSSES, ("linear", "leaves")))
     for nulls, mixed, balance, seed in [
         (False, True, slow.INVERSE, i % 2),
-        (not name.startswith("marginal") and kind == "linear", i % 4 > 1, slow.EFFECTIVE, (i + 1) % 2),
+        (slow.loss_config(name).coarser_share is None and kind == "linear", i % 4 > 1, slow.EFFECTIVE, (i + 1) % 2),
     ]
 ]
 
@@ -181,7 +181,7 @@ def test_very_improbable_labels_have_exact_gradients(name, kind):
     expected, _ = slow.slow_sums(config, tree, labels, slowly(tree, kind, raw), batch, False)
     cast = [z.detach().float().requires_grad_() for z in raw]
     sums = loss_of(config, tree, labels, False, torch.float32).sums({"scores": scores_of(tree, kind, cast)}, batch)
-    assert sums.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5) and sums.max() > 30
+    assert sums.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5) and sums.max() > 10  # 80 x a third of 0.4
     for found, wanted in zip(gradients(sums, cast), gradients(expected, raw), strict=True):
         assert (found.double() - wanted).abs().max() <= 1e-4 * max(wanted.abs().max().item(), 1e-6)
     assert max(g.abs().max() for g in gradients(sums, cast)) > 0.1

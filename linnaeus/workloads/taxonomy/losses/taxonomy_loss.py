@@ -1,9 +1,9 @@
 """Compute the training loss of a run (`TaxonomyLoss`), the weights of labels, and the plain cross-entropy of validation.
 
-The weight of a label is sample weight x share of a mixed sample x class weight, and 0 for a missing label. Under the marginal loss the
-labels of a sample divide its weight: the finest has 1 - `coarser_share`, its coarser labels have the rest in equal parts. The loss of a
-rank is the sum of weight x loss over its labels; its denominator is the sum of the weights. Under the marginal loss all ranks have one
-denominator, the sum of the weights of all ranks.
+The weight of a label is sample weight x share of a mixed sample x class weight, and 0 for a missing label. With `coarser_share` the
+labels of a sample divide its weight: the finest known one has 1 - `coarser_share`, its coarser labels have the rest in equal parts. The
+loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights. With `coarser_share` all ranks have
+one denominator, the sum of the weights of all ranks.
 """
 
 import copy
@@ -19,7 +19,7 @@ from linnaeus.config.contracts import check_arguments, check_members, class_name
 from linnaeus.config.registry import registered
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, MarginalConfig
+from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig
 from linnaeus.workloads.taxonomy.heads import Priors, Scores
 from linnaeus.workloads.taxonomy.heads.layout import Tables
 from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
@@ -46,8 +46,8 @@ class TaxonomyLoss:
     def valid_counts(self, batch: Batch) -> Tensor:
         """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R].
 
-        Under the marginal loss every entry is the sum over all ranks. So the losses of the ranks add up to the mean over samples of -log
-        p(finest label)."""
+        With `coarser_share` every entry is the sum over all ranks. So the losses of the ranks add up to a mean over samples; with
+        `coarser_share` 0 to that of -log p(finest label)."""
         found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
         return found.sum().repeat(len(found)) if self._host.divided else found
 
@@ -152,8 +152,8 @@ class _LossTables(Tables):
     def __init__(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> None:
         super().__init__()
         self.ranks = len(tree.ranks)
-        self.divided = isinstance(config, MarginalConfig)  # the labels of a sample divide its weight
-        self.coarser_share = config.coarser_share if isinstance(config, MarginalConfig) else 0.0
+        self.divided = config.coarser_share is not None  # the labels of a sample divide its weight
+        self.coarser_share = config.coarser_share or 0.0
         self.smoothed = smoothed_losses(config, tree)
         part = registered("loss", config.name)
         self.custom: nn.Module | None = None
@@ -170,7 +170,7 @@ class _LossTables(Tables):
             self.register(null_prior=priors.null.numpy(), **{f"prior{r}": prior.numpy() for r, prior in enumerate(priors.ranks)})
 
     def _label_weights(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> np.ndarray:
-        """Return the buffer `weights`. The class weights of a rank have mean 1 over the rank's training labels. With the marginal loss and
+        """Return the buffer `weights`. The class weights of a rank have mean 1 over the rank's training labels. With
         `coarser_share` 0 only those labels are averaged that are the finest label of their row."""
         weights: list[np.ndarray] = []
         only_finest = self.divided and not self.coarser_share
@@ -194,14 +194,14 @@ class _LossTables(Tables):
     def _class_weight(self, label: Tensor) -> Tensor:
         """Return the class weight of each label, [B, R], for labels int64 [B, R].
 
-        The weight of a missing label (-1) is 0. With the marginal loss the class weight is multiplied by the share of the label in the
+        The weight of a missing label (-1) is 0. With `coarser_share` the class weight is multiplied by the share of the label in the
         weight of its sample."""
         weight = self.weights[self.start + torch.where(label < 0, self.missing, label)]
         return weight * self._shares(label, weight.dtype) if self.divided else weight
 
     def _shares(self, label: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the share of each label in the weight of its sample under the marginal loss, [B, R], for labels int64 [B, R]. The shares
-        of a sample have the sum 1, or 0 without a label."""
+        """Return the share of each label in the weight of its sample, [B, R], for labels int64 [B, R]. The shares of a sample have the sum
+        1, or 0 without a label."""
         known = label >= 0
         finest = known & (known.flip(1).cumsum(1).flip(1) == 1)  # False if a finer rank is known
         coarser = known & ~finest
@@ -246,8 +246,8 @@ def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple
 
 def check_loss_config(config: LossConfig, nulls: bool) -> None:
     """Raise `ConfigError` for settings of the loss that contradict each other or have no effect: `effective_beta` must be set exactly if
-    `class_weights` is effective, `class_weight_cap` needs class weights, and `loss=marginal` excludes null labels. `nulls`: True if the
-    head has a null class."""
+    `class_weights` is effective, `class_weight_cap` needs class weights, `loss=marginal` needs `coarser_share`, which excludes null labels.
+    `nulls`: True if the head has a null class."""
     kind, beta, cap = config.class_weights, config.effective_beta, config.class_weight_cap
     if kind == "effective" and beta is None:
         raise ConfigError("loss.class_weights=effective needs loss.effective_beta, such as 0.999; closer to 1, rare classes weigh more")
@@ -255,7 +255,12 @@ def check_loss_config(config: LossConfig, nulls: bool) -> None:
         raise ConfigError(f"loss.effective_beta={beta} has no effect with loss.class_weights={kind}; set it to null, or choose effective")
     if kind == "none" and cap is not None:
         raise ConfigError(f"loss.class_weight_cap={cap} has no effect with loss.class_weights=none; set it to null, or choose inverse")
-    if nulls and isinstance(config, MarginalConfig):
+    if config.name == "marginal" and config.coarser_share is None:
         raise ConfigError(
-            "loss=marginal treats a missing label as an unnamed taxon, so no null class would be learnt; set head.nulls=ignore"
+            "loss=marginal is for the finest known label: loss.coarser_share must be a number; without it use loss=cross_entropy"
+        )
+    if nulls and config.coarser_share is not None:
+        raise ConfigError(
+            f"loss.coarser_share={config.coarser_share:g} treats a missing label as an unnamed taxon, so no null class would be learnt; "
+            "set head.nulls=ignore, or loss.coarser_share=null with a loss other than marginal"
         )

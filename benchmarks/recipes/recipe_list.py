@@ -22,13 +22,12 @@ SCRIPT = {  # name -> words of the script
     "lr 0.001, 64 px": ["--lr", "0.001", "--size", "64"],
     "lr 0.003, 64 px, strong": ["--lr", "0.003", "--size", "64", "--strong"],
 }
-FINEST_KNOWN = ["loss=marginal", "loss.coarser_share=0.4", "weighting.weights={}"]  # 60 % of the weight for the finest known label
 OURS = {  # name -> overrides on top of `COMMON`
     "photos": [],
     "photos, 48 px": ["data.image_size=48"],
     "photos, 96 px": ["data.image_size=96"],
     "photos, 64 px, linear": ["data.image_size=64", "head=linear"],
-    "photos, 48 px, finest known label": ["data.image_size=48", *FINEST_KNOWN],
+    "photos, 48 px, linear": ["data.image_size=48", "head=linear"],
 }
 
 

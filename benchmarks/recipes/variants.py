@@ -44,6 +44,8 @@ class Variant(NamedTuple):
 
 
 HEADS_ALONE = ("data.sampling=class_balanced", "trainer.freeze=[trunk,norm]")
+EVERY_LABEL = "loss.coarser_share=null"
+FINEST_RANK = "weighting.weights={{{finest}:{most}}}"
 GROUPS: dict[str, dict[str, Variant]] = {
     "tail": {
         UNCHANGED: Variant(),
@@ -57,11 +59,12 @@ GROUPS: dict[str, dict[str, Variant]] = {
     "ranks": {
         UNCHANGED: Variant(),
         "finest rank alone": Variant(["data.ranks=[{finest}]", "head=linear"]),
-        "equal weights": Variant(["weighting.weights={{}}"]),
+        "every label counts once": Variant([EVERY_LABEL]),
+        "the same, 60 % for the finest rank": Variant([EVERY_LABEL, FINEST_RANK]),
+        "finest label alone": Variant(["loss.coarser_share=0.0"]),
         "linear": Variant(["head=linear"]),
         "conditional": Variant(["head=conditional"]),
-        "without smoothing": Variant(["loss=cross_entropy"]),
-        "60 % for the finest known label": Variant(["loss=marginal", "loss.coarser_share=0.4", "weighting.weights={{}}"]),
+        "without smoothing": Variant(["loss.label_smoothing=0.0"]),
     },
     "metadata": {
         UNCHANGED: Variant(),
@@ -71,12 +74,11 @@ GROUPS: dict[str, dict[str, Variant]] = {
     },
     "labels": {
         UNCHANGED: Variant(),
-        "60 % for the finest rank": Variant(["weighting.weights={{{finest}:{most}}}"]),
-        "equal weights": Variant(["weighting.weights={{}}"]),
+        "every label counts once": Variant([EVERY_LABEL]),
+        "the same, 60 % for the finest rank": Variant([EVERY_LABEL, FINEST_RANK]),
+        "finest known label alone": Variant(["loss.coarser_share=0.0"]),
         "linear": Variant(["head=linear"]),
-        "linear, 60 % for the finest rank": Variant(["head=linear", "weighting.weights={{{finest}:{most}}}"]),
-        "finest known label alone": Variant(["loss=marginal", "weighting.weights={{}}"]),
-        "60 % for the finest known label": Variant(["loss=marginal", "loss.coarser_share=0.4", "weighting.weights={{}}"]),
+        "without smoothing": Variant(["loss.label_smoothing=0.0"]),
     },
 }
 UNLABELLED = {"labels": 0.5}  # group -> share of the training photographs without a label at the finest rank

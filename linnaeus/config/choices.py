@@ -105,6 +105,4 @@ def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{_text(one)}' for name, one in value.items())}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -31,7 +31,6 @@ KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; 
     "data.image_size": 64,
     "trainer.length": "30epochs",
     "data.components": ["SPATIAL", "TEMPORAL", "ELEVATION"],
-    "weighting.weights": {},
 }
 SIDES = (64, 96, 128)  # sides of images on a CPU, in pixels
 CPU_SECONDS = 600.0  # time of one core that training on a CPU may take
@@ -40,7 +39,6 @@ FLOAT32 = 1.9  # time in float32 / time in bf16
 EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many epochs and updates remain
 METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
-FINEST_SHARE = 0.6  # of the task weights: with equal weights the coarser ranks cost up to 5 points at the finest
 SMALLEST_BATCH = 16
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
@@ -50,8 +48,6 @@ class Facts:
     """Properties of the data and the device from which the `auto` settings are chosen."""
 
     rows: int  # training photographs
-    ranks: tuple[str, ...]  # predicted taxonomic ranks, coarse to fine
-    finest: tuple[float, ...]  # for each rank, share of the training photographs whose finest known label is at this rank
     known: dict[str, int]  # metadata component -> training photographs that have it
     side: int  # side of a square whose area is the median area of the photographs, in pixels
     device: str  # cpu or cuda
@@ -139,24 +135,12 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     known = presence(source.metadata.take(rows), COMPONENTS).sum(0)
     return Facts(
         rows=len(rows),
-        ranks=source.tree.ranks,
-        finest=finest_labels(source.labels[rows]),
         known=dict(zip(COMPONENTS, known.tolist(), strict=True)),
         side=median_side(source, rows),
         device=device,
         has_bf16=cpu_has_bf16() if device == "cpu" else not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
         pretrained=bool(getattr(model, "pretrained", False) or getattr(model, "pretrained_file", None)),
     )
-
-
-def finest_labels(labels: np.ndarray) -> tuple[float, ...]:
-    """Return for each rank the share of the rows of `labels`, int64 [N, R], whose finest known label is at this rank. Rows without a label
-    are not counted."""
-    import numpy as np
-
-    known = labels >= 0
-    rank = labels.shape[1] - 1 - known[known.any(axis=1), ::-1].argmax(axis=1)
-    return tuple((np.bincount(rank, minlength=labels.shape[1]) / max(len(rank), 1)).tolist())
 
 
 def median_side(source: Source, rows: np.ndarray) -> int:
@@ -235,19 +219,6 @@ def choose_components(facts: Facts, given: Settings) -> tuple[list[str], str]:
     return chosen, f"components that at least {METADATA_ROWS:,} training photographs have; with fewer the network memorises them; {counts}"
 
 
-def choose_weights(facts: Facts, given: Settings) -> tuple[dict[str, float], str]:
-    coarser = len(facts.ranks) - 1
-    if not coarser:
-        return {}, "one rank"
-    more = FINEST_SHARE / (1 - FINEST_SHARE) * coarser - 1
-    weights = {rank: round(1 + more * share, 1) for rank, share in zip(facts.ranks, facts.finest, strict=True)}
-    reason = f"{FINEST_SHARE:.0%} of the sum of the weights for the finest rank, so that the coarser ranks do not cost the finest"
-    if facts.finest[-1] < 0.95:
-        reason += f"; less, because {1 - facts.finest[-1]:.0%} of the photographs have no label there, and more for their finest known rank"
-        reason += "; loss=marginal loss.coarser_share=0.4 weighting.weights={} may be better for them"
-    return {rank: weight for rank, weight in weights.items() if weight != 1}, reason
-
-
 def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:
     """Return the number of epochs with images of `side` pixels that one core can compute in `CPU_SECONDS`."""
     factor = 1.0 if given["trainer.precision"] == "bf16" else FLOAT32
@@ -262,5 +233,4 @@ RULES: dict[str, Rule] = {
     "data.image_size": choose_image_size,
     "trainer.length": choose_length,
     "data.components": choose_components,
-    "weighting.weights": choose_weights,
 }

@@ -26,8 +26,6 @@ from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
 CPU = Facts(
     rows=2000,
-    ranks=("family", "genus", "species"),
-    finest=(0.0, 0.0, 1.0),
     known=KNOWN,
     side=200,
     device="cpu",
@@ -91,21 +89,9 @@ def test_components_that_enough_photographs_have_are_read() -> None:
     assert chosen(dataclasses.replace(CPU, known=dict.fromkeys(KNOWN, 0)))["data.components"] == []
 
 
-def test_the_finest_rank_has_most_of_the_weight() -> None:
-    assert chosen(CPU)["weighting.weights"] == {"species": 3.0}
-    five = dataclasses.replace(CPU, ranks=("a", "b", "c", "d", "e"), finest=(0.0, 0.0, 0.0, 0.0, 1.0))
-    assert chosen(five)["weighting.weights"] == {"e": 6.0}
-    assert chosen(dataclasses.replace(CPU, ranks=("species",), finest=(1.0,)))["weighting.weights"] == {}
-
-
-def test_photographs_without_a_finest_label_move_the_weight_to_their_finest_known_rank() -> None:
-    half = dataclasses.replace(CPU, ranks=("a", "b", "c", "d", "e"), finest=(0.0, 0.0, 0.0, 0.5, 0.5))
-    assert chosen(half)["weighting.weights"] == {"d": 3.5, "e": 3.5}
-    assert "50% of the photographs have no label there" in RULES["weighting.weights"](half, {})[1]
-    few = dataclasses.replace(half, finest=(0.0, 0.0, 0.001, 0.001, 0.998))
-    assert chosen(few)["weighting.weights"] == {"e": 6.0}, "a missing label must not change the weights of thousands"
-    labels = np.array([[0, 1, 2], [0, 1, -1], [0, -1, -1], [-1, 1, -1], [-1, -1, -1], [-1, -1, 0]])
-    assert automatic.finest_labels(labels) == (0.2, 0.4, 0.4)
+def test_the_finest_known_label_of_a_photograph_has_most_of_its_weight() -> None:
+    config = compose(["experiment=photos", "data.path=x.csv"])
+    assert config.loss.coarser_share == 0.4 and config.weighting.weights == {}
 
 
 def test_the_reason_is_true_of_few_and_of_small_photographs() -> None:

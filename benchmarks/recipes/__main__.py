@@ -8,10 +8,10 @@
     python -m benchmarks.recipes --data FOLDER --sets mine --ranks family genus species --group observation      FOLDER/mine/manifest.csv
 
 FOLDER contains the sets as folders with `manifest.csv` (`sets.py`). A kind is linnaeus or one of the scripts. For each set and kind, every
-setting of `recipe_list.py` is trained once, with seed 0. The one with the best validation accuracy at the finest rank is trained with each
-of the seeds 1, 2, ..., and evaluated on the test samples, which are not read before. A training takes a CPU time fixed per set as a whole,
-start and validations included, on one thread. Differences are paired by seed, with the 95 % interval of Student's t. Every finished
-trial is a line of `--results`, and is not repeated.
+setting of `recipe_list.py` is trained with seed 0, or with `--choice-seeds 3` with the seeds 0, 100 and 200. The one with the best mean
+validation accuracy at the finest rank is trained with each of the seeds 1, 2, ..., and evaluated on the test samples, which are not read
+before. A training takes a CPU time fixed per set as a whole, start and validations included, on one thread. Differences are paired by seed,
+with the 95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
 
 With `--half-labels` all this is done again after half of the labels of the training samples at the finest rank were removed. The flat
 script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
@@ -53,18 +53,24 @@ def train(study: Study, name: str, kind: str, setting: str, seed: int) -> dict[s
     return study.ours(name, words, seed) if kind == "linnaeus" else study.plain(name, kind != "flat script", words, seed)
 
 
-def tune(study: Study, name: str, parallel: int) -> dict[str, str]:
-    """Train every setting with seed 0 and print the validation accuracies. Return {kind: best setting}.
+def tune(study: Study, name: str, parallel: int, seeds: int = 1) -> dict[str, str]:
+    """Train every setting with the seeds 0, 100, ..., `seeds` of them, and print the mean validation accuracies. Return {kind: best
+    setting}.
 
     The script in bf16 gets the best setting of the script with ranks."""
     finest = f"{SETS[name].finest}/top1"
+    numbers = [100 * i for i in range(seeds)]
     pairs = [(kind, setting) for kind in TUNED for setting in settings_of(kind)]
+    todo = [(*pair, seed) for pair in pairs for seed in numbers]
     with ThreadPoolExecutor(parallel) as pool:
-        found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], pair[1], 0), pairs), strict=True))
-    print(f"\n{name}, validation rows, seed 0{described(study, name)}\n\n| | setting | {finest} | CPU s |\n|---|---|---:|---:|")
-    for (kind, setting), result in found.items():
-        print(f"| {kind} | {setting} | {100 * result['val'][finest]:.1f} | {result['cost']['cpu_seconds']:.0f} |")
-    best = {kind: max(settings_of(kind), key=lambda s: found[kind, s]["val"][finest]) for kind in TUNED}
+        found = dict(zip(todo, pool.map(lambda one: train(study, name, *one), todo), strict=True))
+    mean = {pair: float(np.mean([found[*pair, seed]["val"][finest] for seed in numbers])) for pair in pairs}
+    title = f"{name}, validation rows, seed{'s' * (seeds > 1)} {', '.join(map(str, numbers))}{described(study, name)}"
+    print(f"\n{title}\n\n| | setting | {finest} | CPU s |\n|---|---|---:|---:|")
+    for kind, setting in pairs:
+        seconds = np.mean([found[kind, setting, seed]["cost"]["cpu_seconds"] for seed in numbers])
+        print(f"| {kind} | {setting} | {100 * mean[kind, setting]:.1f} | {seconds:.0f} |")
+    best = {kind: max(settings_of(kind), key=lambda setting: mean[kind, setting]) for kind in TUNED}
     return best | {BF16: best["script with ranks"]}
 
 
@@ -152,6 +158,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--unseen", action="store_true", help="train also without half of the finest classes, for coarser labels of theirs")
     parser.add_argument("--cpu-seconds", type=float, help="CPU time of every training (that of the set: sets.py)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds on the test rows (%(default)s)")
+    parser.add_argument("--choice-seeds", type=int, default=1, help="number of seeds with which each setting is tried (%(default)s)")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the finished trials (%(default)s)")
     parser.add_argument("--tune-only", action="store_true", help="print the tables of the settings, without test rows")
@@ -178,13 +185,13 @@ def main() -> int:
 def run(o: argparse.Namespace, study: Study) -> tuple[dict[str, dict[str, str]], dict[str, Results]]:
     """Choose a setting of each kind for each set, and train these with every seed. Return {set: {kind: setting}} and the test results."""
     seeds = range(1, o.seeds + 1)
-    chosen = {name: tune(study, name, o.parallel) for name in o.sets}
+    chosen = {name: tune(study, name, o.parallel, o.choice_seeds) for name in o.sets}
     results = {} if o.tune_only else {name: test(study, name, chosen[name], seeds, o.parallel) for name in o.sets}
     if o.half_labels:
         half = dataclasses.replace(study, unlabelled=0.5)
         for name in o.sets:
             own = f"{name}, half of the labels"
-            chosen[own] = tune(half, name, o.parallel)
+            chosen[own] = tune(half, name, o.parallel, o.choice_seeds)
             if not o.tune_only:
                 results[own] = test(half, name, chosen[own], seeds, o.parallel)
                 print("\n" + "\n".join(losses(name, results[name], results[own])))

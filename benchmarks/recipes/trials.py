@@ -21,6 +21,7 @@ from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import SETS, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
+MEASURED = 0.25  # share of the CPU time that the measurement of an epoch takes
 MARGIN = 0.98  # share of the CPU time that is planned
 KEPT = ("top1", "macro_top1", "ece", "many", "medium", "few", "hd1", "chain")  # last words of the measures that a line of the results has
 Measures = dict[str, float]
@@ -85,14 +86,18 @@ class Study:
     def _epochs(self, name: str, fixed: Sequence[str], overrides: Sequence[str]) -> int:
         """Return the number of epochs that fit into the CPU time.
 
-        The time of an epoch is measured by two short runs, one epoch and about a quarter of the time, and then by every finished trial of
-        the same settings: the rate of two short runs alone was wrong by up to a half on a machine with other guests."""
+        The time of an epoch is measured by two short runs, one epoch and more, and then by every finished trial of the same settings. The
+        second run is made longer until its further epochs take `MEASURED` of the CPU time: shorter ones gave twice the epochs that fit."""
 
         def measure(folder: Path) -> dict[str, Measures]:
             short = train_ours(folder / "short", [*fixed, *overrides, "trainer.length=1epochs"])
-            more = max(int(0.25 * self.seconds(name) / short), 2)
-            long = train_ours(folder / "long", [*fixed, *overrides, f"trainer.length={1 + more}epochs"])
-            epoch = max(long - short, 1e-3) / more
+            more = 2
+            while True:
+                long = train_ours(folder / f"long{more}", [*fixed, *overrides, f"trainer.length={1 + more}epochs"])
+                epoch = max(long - short, 1e-2) / more
+                if long - short >= 0.6 * MEASURED * self.seconds(name) or more >= MEASURED * self.seconds(name) / epoch:
+                    break
+                more = int(MEASURED * self.seconds(name) / epoch)
             return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0), "epochs": more}}
 
         cpu = describe_machine()["cpu"]  # the times of another make of CPU are not used

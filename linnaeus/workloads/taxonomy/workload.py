@@ -218,7 +218,8 @@ class TaxonomyWorkload(Workload):
         return weighted_hierarchical_loss(sums, weights, denominators)
 
     def training_metrics(self, device: torch.device) -> TaxonomyTrainingMetrics:
-        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else (), self._compiled)
+        weights = self.loss.label_weights if self.loss.divided else None
+        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else (), self._compiled, weights)
 
     def metrics(self, device: torch.device) -> Metrics:
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]

@@ -9,10 +9,12 @@ import torch
 
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads import LinearScores, build_head
+from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, main_labels
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.covering import every_pair
+from tests.workloads.taxonomy import slow_losses
 from tests.workloads.taxonomy.metric_reference import reference
 from tests.workloads.taxonomy.trees import KINDS, random_tree
 
@@ -323,6 +325,25 @@ def test_training_metrics():
     found, slow = trained(metrics, scores, batch, [(0, 50), (50, N)]), expected(tree, scores, batch)
     assert set(found) == {"loss", *(f"{r}/{m}" for r in tree.ranks for m in ("loss", "top1"))}
     assert found == pytest.approx({name: slow[name] for name in found})
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_training_loss_of_a_rank_is_a_mean_over_its_own_labels(mixed):
+    """Equal scores give the loss log(C_r) for each label. The labels of a sample have shares of its weight."""
+    tree, labels = slow_losses.random_tree(1)
+    batch = slow_losses.random_batch(tree, labels, 3, 40, mixed=mixed)
+    loss = TaxonomyLoss(slow_losses.loss_config("smoothing_and_coarser"), tree, LabelCounts.from_labels(tree, labels))
+    outputs = {"scores": LinearScores(tree, [torch.zeros(40, size) for size in tree.sizes])}
+    found = []
+    for label_weights in (loss.label_weights, None):
+        metrics = TaxonomyTrainingMetrics(tree, CPU, label_weights=label_weights)
+        for part in (slice(0, 15), slice(15, 40)):
+            own = {key: value[part] for key, value in batch.items()}
+            metrics.count({"scores": LinearScores(tree, [z[part] for z in outputs["scores"].logits])}, own)
+        results = metrics.compute(loss.sums(outputs, batch).double(), loss.valid_counts(batch), metrics.counts)
+        found.append([results[f"{rank}/loss"] for rank in tree.ranks])
+    assert found[0] == pytest.approx([math.log(size) for size in tree.sizes], rel=1e-5)
+    assert all(a < 0.7 * b for a, b in zip(found[1], found[0], strict=True)), "negative control: divided by the labels of all ranks"
 
 
 @pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax"])

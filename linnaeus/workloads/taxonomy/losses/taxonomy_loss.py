@@ -38,6 +38,7 @@ class TaxonomyLoss:
         `ConfigError` for the settings that `check_loss_config` refuses."""
         check_loss_config(config, nulls)
         self.conditional = isinstance(config, ConditionalConfig)
+        self.divided = config.coarser_share is not None
         self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
         self._host = _LossTables(config, tree, counts, nulls)
         self._by_device: dict[torch.device, _LossTables] = {}
@@ -49,7 +50,11 @@ class TaxonomyLoss:
         With `coarser_share` every entry is the sum over all ranks. So the losses of the ranks add up to a mean over samples; with
         `coarser_share` 0 to that of -log p(finest label)."""
         found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
-        return found.sum().repeat(len(found)) if self._host.divided else found
+        return found.sum().repeat(len(found)) if self.divided else found
+
+    def label_weights(self, batch: Batch) -> Tensor:
+        """Return the weights of the labels of a prepared batch, [B, R]; for a mixed sample the sum for its two labels."""
+        return cast(Tensor, sum(weight for _, weight in self._tables(batch["label"].device).labels(batch)))
 
     def compile(self, device: torch.device) -> None:
         """Compile the loss for batches on `device`."""

@@ -43,7 +43,7 @@ from linnaeus.config.load import compose
 from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.workers import WorkerLoader, WorkerPool
 from linnaeus.distributed import DistributedContext, keep_freed_memory
-from linnaeus.train.build_data import build_sampler, build_train_loader, build_workers
+from linnaeus.train.building.build_data import build_sampler, build_train_loader, build_workers
 from linnaeus.workloads.taxonomy.manifest import photographs
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.resizing import resize

@@ -19,8 +19,8 @@ from linnaeus import train, workloads
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.reporting import setup_logging
-from linnaeus.train.build_data import build_sampler, build_train_loader
-from linnaeus.train.planning import Plan
+from linnaeus.train.building.build_data import build_sampler, build_train_loader
+from linnaeus.train.building.planning import Plan
 from linnaeus.workloads.base import Workload
 
 LOG_EVERY = 50

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from linnaeus.train import micro_batch
+from linnaeus.train.building import micro_batch
 from linnaeus.workloads.base import Model
 
 

@@ -249,8 +249,8 @@ def masks_of_each_rank(folder: Path) -> Iterator[None]:
 def slow_forward(folder: Path) -> Iterator[None]:
     """Give each process a simulated clock for the parts of its updates, which forward moves by 100 ms, on rank 1 by 125 ms. The times that
     have another clock, of data and of the host, are 0."""
-    from linnaeus.train import sections
-    from linnaeus.train.rank_report import RankReport
+    from linnaeus.train.measuring import sections
+    from linnaeus.train.measuring.rank_report import RankReport
     from tests.vectors.workload import MLP
 
     now, forward, own = {"now": 0.0}, MLP.forward, RankReport._own
@@ -305,7 +305,7 @@ def slow_loader(folder: Path) -> Iterator[None]:
     """Give each process a simulated clock, which forward moves by 3 s. Reading the data of updates 31 to 45, and of all from 56 on, moves
     it by 9 s in the last process."""
     from linnaeus.data import loader
-    from linnaeus.train.clock import Clock
+    from linnaeus.train.measuring.clock import Clock
     from tests.vectors.workload import MLP, Vectors
 
     now, forward, read = {"now": 0.0}, MLP.forward, Vectors.__getitems__
@@ -350,7 +350,7 @@ def waits_apart(folder: Path) -> Iterator[None]:
 
     Rank 0 writes a file when that part begins. If it began after the wait, both would wait for each other; rank 1 then gives up."""
     from linnaeus.optim.update import Precision
-    from linnaeus.train.sections import EXCHANGE, Sections
+    from linnaeus.train.measuring.sections import EXCHANGE, Sections
 
     mark, backward, updates = Sections._mark, Precision.backward, {"number": 0}
 

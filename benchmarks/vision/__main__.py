@@ -39,7 +39,7 @@ from benchmarks.vision.starts import measure_starts
 from benchmarks.vision.step_memory import StepMemory
 from linnaeus.distributed import DistributedContext
 from linnaeus.reporting.throughput import peak_flops
-from linnaeus.train.model_flops import count_flops
+from linnaeus.train.measuring.model_flops import count_flops
 
 OURS, BARE, TIMM = "linnaeus", "bare loop", "timm's loop"
 GRADNORM = ("weighting=gradnorm", "weighting.conflict=[]")

@@ -5,8 +5,8 @@ the data are not read (`--help`). `choose(config, keys)` reads the data and retu
 so that the run does not read them again. Values are chosen once, before the configuration is typed, saved and hashed, so a saved
 configuration contains the chosen values.
 
-The values of `FOUND_AT_START` are found by the run itself, when its directory is known (`train.micro_batch`). They are a part of the saved
-configuration too, but the name of the directory is a hash of the configuration with `auto`."""
+The values of `FOUND_AT_START` are found by the run itself, when its directory is known (`train.building.micro_batch`). They are a part of
+the saved configuration too, but the name of the directory is a hash of the configuration with `auto`."""
 
 from __future__ import annotations
 

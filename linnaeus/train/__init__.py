@@ -1,12 +1,12 @@
 """Train a run: build its parts, restore them from a checkpoint, run the epochs, end each step, validate, finish. Read `loop.py` first."""
 
-from linnaeus.train.build import build_training
-from linnaeus.train.clock import StartTimes
+from linnaeus.train.building.build import build_training
+from linnaeus.train.building.micro_batch import find_micro_batch
+from linnaeus.train.building.planning import resolve_schedule
 from linnaeus.train.finish import close, describe_loss, final_validations, finish, record_failure
 from linnaeus.train.loop import train_one_epoch
-from linnaeus.train.micro_batch import find_micro_batch
+from linnaeus.train.measuring.clock import StartTimes
 from linnaeus.train.outputs import open_outputs
-from linnaeus.train.planning import resolve_schedule
 from linnaeus.train.restore import check_checkpoint, describe_start, find_initial_weights, finish_pending_validations, restore
 from linnaeus.train.start import CoreUse, apply_process_settings, find_run_directory, join_group, run_record, start_workers
 from linnaeus.train.state import INTERRUPTED

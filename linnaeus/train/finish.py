@@ -19,8 +19,8 @@ from linnaeus.reporting.ending import describe_end
 from linnaeus.rundir.repeat import another_seed
 from linnaeus.train import saving
 from linnaeus.train.logged_errors import log_page_errors, log_write_errors
+from linnaeus.train.measuring.timings import timings
 from linnaeus.train.state import INTERRUPTED, Training
-from linnaeus.train.timings import timings
 from linnaeus.train.validation import run_pending_validations, schedule_final_validations
 
 log = logging.getLogger("linnaeus")

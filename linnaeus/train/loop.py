@@ -22,7 +22,7 @@ from linnaeus.distributed.summation_tree import BlockwiseSum
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import seed_forward
 from linnaeus.train import saving
-from linnaeus.train.freezing import set_training
+from linnaeus.train.building.freezing import set_training
 from linnaeus.train.state import Training
 from linnaeus.train.step_end import end_step
 

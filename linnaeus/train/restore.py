@@ -17,7 +17,7 @@ from linnaeus.reporting.changes import describe_changes
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.identity import config_difference
 from linnaeus.train import saving
-from linnaeus.train.readings import start_reports
+from linnaeus.train.measuring.readings import start_reports
 from linnaeus.train.state import INTERRUPTED, Training
 from linnaeus.train.validation import run_pending_validations
 from linnaeus.weighting import check_continued_weights

@@ -11,8 +11,8 @@ import torch
 
 from linnaeus.rundir.identity import plain
 from linnaeus.train.logged_errors import log_write_errors
+from linnaeus.train.measuring.readings import costs
 from linnaeus.train.outputs import CheckpointNotWritten
-from linnaeus.train.readings import costs
 from linnaeus.train.state import Training
 
 

@@ -31,15 +31,15 @@ from linnaeus.optim.update import Precision, Update
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, ValidationPass
 from linnaeus.schedule import EarlyStopping, OpsSchedule
-from linnaeus.train.clipped_updates import ClippedUpdates
-from linnaeus.train.clock import Clock, StartTimes
-from linnaeus.train.compiling import Compilation
-from linnaeus.train.data_wait import DataWait
-from linnaeus.train.freezing import changing_buffers
-from linnaeus.train.model_flops import FlopsOfRun
+from linnaeus.train.building.compiling import Compilation
+from linnaeus.train.building.freezing import changing_buffers
+from linnaeus.train.measuring.clipped_updates import ClippedUpdates
+from linnaeus.train.measuring.clock import Clock, StartTimes
+from linnaeus.train.measuring.data_wait import DataWait
+from linnaeus.train.measuring.model_flops import FlopsOfRun
+from linnaeus.train.measuring.rank_report import RankReport
+from linnaeus.train.measuring.sections import Sections
 from linnaeus.train.outputs import Outputs
-from linnaeus.train.rank_report import RankReport
-from linnaeus.train.sections import Sections
 from linnaeus.weighting import GradientConflict, TaskWeighting, WeightingMeter
 from linnaeus.workloads.base import Model, Workload
 

@@ -13,8 +13,9 @@ from linnaeus.errors import counted
 from linnaeus.progress import TrainingStage
 from linnaeus.progress.consistency import FRACTIONS
 from linnaeus.reporting.formatting import format_duration, format_loss
-from linnaeus.train import readings, saving
-from linnaeus.train.health import check_health
+from linnaeus.train import saving
+from linnaeus.train.measuring import readings
+from linnaeus.train.measuring.health import check_health
 from linnaeus.train.state import Training
 from linnaeus.train.validation import run_pending_validations
 

@@ -22,9 +22,10 @@ from linnaeus.metrics.streaming import SAMPLES, Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.schedule.validation_passes import PARTIAL
-from linnaeus.train import readings, saving
-from linnaeus.train.freezing import set_training
-from linnaeus.train.health import check_validation
+from linnaeus.train import saving
+from linnaeus.train.building.freezing import set_training
+from linnaeus.train.measuring import readings
+from linnaeus.train.measuring.health import check_validation
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")

@@ -20,7 +20,7 @@ import main
 from linnaeus import train
 from linnaeus.distributed import DistributedContext
 from linnaeus.rundir import RunDirectory, run_path
-from linnaeus.train.build_data import build_train_loader, build_workers
+from linnaeus.train.building.build_data import build_train_loader, build_workers
 from linnaeus.train.loop import update_on_window, windows
 from linnaeus.train.validation import measure_pass
 from linnaeus.workloads import build_workload

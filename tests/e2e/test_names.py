@@ -41,7 +41,7 @@ FUNCTIONS = {
     "linnaeus.checkpoint": ["save_checkpoint", "load_checkpoint", "auto_resume_helper", "convert_ddp_state"],
     "linnaeus.workloads.taxonomy.workload": ["TaxonomyWorkload.build_datasets", "process_and_save_dataset_metadata"],
     "linnaeus.data.loader": ["build_loaders"],
-    "linnaeus.train.build": ["build_model"],
+    "linnaeus.train.building.build": ["build_model"],
     "linnaeus.optim": ["build_optimizer", "build_scheduler"],
     "linnaeus.train": ["train_one_epoch", "validate_one_pass", "validate_with_partial_mask"],
     "linnaeus.workloads.taxonomy.losses": ["weighted_hierarchical_loss"],

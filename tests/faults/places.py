@@ -60,7 +60,7 @@ _PASSES = {NORMAL: "VALIDATION_NORMAL", MASKED: "VALIDATION_MASK_META", PARTIAL:
 PLACES = (
     Place(START, "the interpreter has started", BEGIN),
     Place(START, "before the group is joined", "linnaeus.distributed:DistributedContext.initialize"),
-    Place(START, "before the model is built", "linnaeus.train.build:build_training"),
+    Place(START, "before the model is built", "linnaeus.train.building.build:build_training"),
     Place(START, "before the run directory is started", "linnaeus.rundir.directory:RunDirectory.start"),
     Place(START, "locked, nothing written", "linnaeus.rundir.directory:RunDirectory._write"),
     Place(START, "run directory started", "linnaeus.rundir.directory:RunDirectory.start", after=True),
@@ -75,7 +75,7 @@ PLACES = (
     Place(STEP, "updated, not counted", "linnaeus.optim.update:Update.__call__", after=True),
     Place(STEP, "counted, nothing due done", "linnaeus.train.step_end:end_step"),
     Place(STEP, "row written", "linnaeus.train.outputs:Outputs.row", after=True),
-    Place(STEP, "report written", "linnaeus.train.readings:report_progress", after=True),
+    Place(STEP, "report written", "linnaeus.train.measuring.readings:report_progress", after=True),
     Place(WINDOW, "between two micro-batches", "linnaeus.train.loop:forward_backward", first=2),
     Place(WINDOW, "between forward and backward of a later one", "linnaeus.optim.update:Precision.backward", first=2),
     Place(EPOCH_END, "before it is counted", f"{_TRAINING_PROGRESS}.end_epoch"),

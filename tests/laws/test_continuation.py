@@ -28,7 +28,7 @@ from linnaeus.train.state import Training
 from tests import runs, watching
 from tests.covering import every_choice
 from tests.optim.test_growth_runs import GROWING
-from tests.train.test_freezing import FROZEN
+from tests.train.building.test_freezing import FROZEN
 from tests.weighting.test_runs import LENGTH, WEIGHTINGS
 
 STATEFUL = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[2steps]", "debug.batch_hashes=true"]

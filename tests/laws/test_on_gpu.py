@@ -12,7 +12,8 @@ import pytest
 import torch
 import yaml
 
-from linnaeus.train import loop, micro_batch, trial_update
+from linnaeus.train import loop
+from linnaeus.train.building import micro_batch, trial_update
 from tests.runs import ROOT, configuration, differences, overrides, resumed, run, run_path, start, summary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]

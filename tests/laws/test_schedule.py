@@ -11,7 +11,8 @@ import pytest
 from linnaeus import train
 from linnaeus.checkpoint.writer import CheckpointWriter
 from linnaeus.schedule import OpsSchedule
-from linnaeus.train import readings, resolve_schedule
+from linnaeus.train import resolve_schedule
+from linnaeus.train.measuring import readings
 from linnaeus.weighting import GradientConflict, GradNorm
 from tests import runs, watching
 

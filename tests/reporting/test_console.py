@@ -15,7 +15,7 @@ import pytest
 from linnaeus.reporting import attach_log_file, setup_logging
 from linnaeus.reporting.console import LOGGER, RESULT
 from linnaeus.reporting.results import write_summary
-from linnaeus.train.build import log_notes
+from linnaeus.train.building.build import log_notes
 from tests.reporting.terminal import on_terminal
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from linnaeus.config.schema import Config
-from linnaeus.train import loop, readings
+from linnaeus.train import loop
+from linnaeus.train.measuring import readings
 from tests import runs
 from tests.vectors.workload import MLP, VectorsWorkload
 

@@ -15,7 +15,8 @@ from torch import nn
 
 from linnaeus.errors import ConfigError
 from linnaeus.optim.update import Precision
-from linnaeus.train import compiling, loop
+from linnaeus.train import loop
+from linnaeus.train.building import compiling
 from linnaeus.weighting import FAMO
 from linnaeus.workloads.base import Workload
 from tests import runs

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from linnaeus.train.freezing import batch_statistics
+from linnaeus.train.building.freezing import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads import HEADS
 from linnaeus.workloads.taxonomy.models import build_classifier

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError
-from linnaeus.train.freezing import batch_statistics
+from linnaeus.train.building.freezing import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling

@@ -21,7 +21,7 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
 from linnaeus.reporting.formatting import format_seconds
 from linnaeus.train.logged_errors import log_write_errors
-from linnaeus.train.sections import ASIDE, PARTS, Marks, Sections, no_annotation, part_seconds
+from linnaeus.train.measuring.sections import ASIDE, PARTS, Marks, Sections, no_annotation, part_seconds
 
 if TYPE_CHECKING:
     from linnaeus.train.state import Training

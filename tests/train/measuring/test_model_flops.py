@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from linnaeus.train import model_flops
-from linnaeus.train.model_flops import count_flops
+from linnaeus.train.measuring import model_flops
+from linnaeus.train.measuring.model_flops import count_flops
 from tests import runs, watching
 from tests.vectors.workload import VectorsWorkload
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from linnaeus.errors import ConfigError
-from linnaeus.train import compiling
+from linnaeus.train.building import compiling
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from tests import runs

@@ -12,8 +12,8 @@ import torch
 
 from linnaeus.health import Alarm
 from linnaeus.reporting.alarm_log import read_alarms
-from linnaeus.train import rank_report
-from linnaeus.train.rank_report import GPU, GPU_MEMORY, RankReport
+from linnaeus.train.measuring import rank_report
+from linnaeus.train.measuring.rank_report import GPU, GPU_MEMORY, RankReport
 from tests import runs
 
 SETTINGS = ["trainer.length=20steps", "schedule.report=[2steps]", "trainer.global_batch_size=16", "trainer.micro_batch_size=8"]

@@ -25,8 +25,8 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.rundir import RunDirectory
 from linnaeus.schedule import accumulation_steps
 from linnaeus.schedule.length import tree_block
-from linnaeus.train.planning import resolve_schedule
-from linnaeus.train.trial_update import MARGIN, DeviceMemory, Trial, device_memory, fits, kept_generators, silenced, with_trainer
+from linnaeus.train.building.planning import resolve_schedule
+from linnaeus.train.building.trial_update import MARGIN, DeviceMemory, Trial, device_memory, fits, kept_generators, silenced, with_trainer
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")

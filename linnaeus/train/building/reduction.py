@@ -18,8 +18,8 @@ from linnaeus.distributed.synchronisation import GradientReduction
 from linnaeus.distributed.tree_reduction import TreeReduction
 from linnaeus.errors import ConfigError, counted
 from linnaeus.schedule.length import listed, possible_processes, tree_block
-from linnaeus.train.freezing import batch_statistics, changing_buffers
-from linnaeus.train.planning import Plan
+from linnaeus.train.building.freezing import batch_statistics, changing_buffers
+from linnaeus.train.building.planning import Plan
 from linnaeus.workloads.base import Model
 
 log = logging.getLogger("linnaeus")

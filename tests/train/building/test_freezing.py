@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from linnaeus.errors import ConfigError
-from linnaeus.train.freezing import batch_statistics, freeze, frozen_parts, set_training
+from linnaeus.train.building.freezing import batch_statistics, freeze, frozen_parts, set_training
 from tests import runs
 
 FROZEN = ["model.batch_norm=true", "model.dropout=0.1", "trainer.freeze=[trunk.,shared]", "optimizer.weight_decay=0.5"]

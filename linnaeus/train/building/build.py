@@ -33,17 +33,17 @@ from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
-from linnaeus.train.activation_checkpointing import checkpoint_activations
-from linnaeus.train.build_data import build_sampler, build_train_loader, build_workers, check_datasets
-from linnaeus.train.clock import Clock
-from linnaeus.train.compile_cache import CompileCache
-from linnaeus.train.compiling import Compilation, compile_model
-from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
-from linnaeus.train.planning import Plan, patience_notes, warn_if_short
-from linnaeus.train.profiling import StepProfiler, profile_notes
-from linnaeus.train.rank_report import RankReport
-from linnaeus.train.reduction import build_order, build_reduction, check_anywhere
-from linnaeus.train.sections import Sections
+from linnaeus.train.building.activation_checkpointing import checkpoint_activations
+from linnaeus.train.building.build_data import build_sampler, build_train_loader, build_workers, check_datasets
+from linnaeus.train.building.compile_cache import CompileCache
+from linnaeus.train.building.compiling import Compilation, compile_model
+from linnaeus.train.building.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
+from linnaeus.train.building.planning import Plan, patience_notes, warn_if_short
+from linnaeus.train.building.reduction import build_order, build_reduction, check_anywhere
+from linnaeus.train.measuring.clock import Clock
+from linnaeus.train.measuring.profiling import StepProfiler, profile_notes
+from linnaeus.train.measuring.rank_report import RankReport
+from linnaeus.train.measuring.sections import Sections
 from linnaeus.train.state import Training
 from linnaeus.weighting import (
     FixedWeighting,

@@ -6,7 +6,7 @@ from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim.lr_schedulers import Plateau
 from linnaeus.schedule import EarlyStopping, resolve_all_schedule_params
-from linnaeus.train.planning import patience_notes
+from linnaeus.train.building.planning import patience_notes
 from tests import runs
 from tests.schedule.configs import make_config
 from tests.vectors import config

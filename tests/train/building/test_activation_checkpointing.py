@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.train import activation_checkpointing, loop
+from linnaeus.train import loop
+from linnaeus.train.building import activation_checkpointing
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 from tests.config import observers as see
-from tests.train.test_compiling import VIT, WIDTH, compiled_with
+from tests.train.building.test_compiling import VIT, WIDTH, compiled_with
 
 GRADNORM = ["weighting=gradnorm", "weighting.every=[1steps]"]
 CHOICES = ("none", "blocks", "2")

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.train import loop, profiling, sections
-from linnaeus.train.profiling import profile_notes, profiled_steps
-from linnaeus.train.sections import PARTS, Sections
+from linnaeus.train import loop
+from linnaeus.train.measuring import profiling, sections
+from linnaeus.train.measuring.profiling import profile_notes, profiled_steps
+from linnaeus.train.measuring.sections import PARTS, Sections
 from tests import runs
 from tests.vectors.workload import VectorsWorkload
 
@@ -45,7 +46,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     for name, (_, taken) in PLANTED.items():
         monkeypatch.setattr(VectorsWorkload, name, _slow(getattr(VectorsWorkload, name), now, taken))
     from linnaeus.optim.update import Precision, Update
-    from linnaeus.train import readings
+    from linnaeus.train.measuring import readings
     from tests.vectors.workload import MLP
 
     monkeypatch.setattr(MLP, "forward", _slow(MLP.forward, now, 0.1))

@@ -16,8 +16,9 @@ import pytest
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.reporting.throughput import Costs, expected_seconds
-from linnaeus.train import clock, loop, validation
-from linnaeus.train.clock import Clock, UpdateTimes
+from linnaeus.train import loop, validation
+from linnaeus.train.measuring import clock
+from linnaeus.train.measuring.clock import Clock, UpdateTimes
 from tests import runs
 
 UPDATE, FIRST, SLOWEST, PASS, SAVE = 0.1, 7.0, 0.5, 2.0, 0.3  # seconds of an update, more of the first in a launch, of every 20th, ...

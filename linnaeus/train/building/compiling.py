@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from linnaeus.errors import ConfigError, counted
-from linnaeus.train.clock import compile_seconds
-from linnaeus.train.compile_cache import CompileCache
+from linnaeus.train.building.compile_cache import CompileCache
+from linnaeus.train.measuring.clock import compile_seconds
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.repeated_blocks import use_tensor_rates
 

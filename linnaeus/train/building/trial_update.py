@@ -24,11 +24,11 @@ from linnaeus.config.schema import Config
 from linnaeus.data.sampler import ValidationBatches, validation_part
 from linnaeus.data.samples import SampleIndex
 from linnaeus.distributed import DistributedContext
-from linnaeus.train.build import build_training
-from linnaeus.train.build_data import build_sampler
-from linnaeus.train.freezing import set_training
+from linnaeus.train.building.build import build_training
+from linnaeus.train.building.build_data import build_sampler
+from linnaeus.train.building.freezing import set_training
+from linnaeus.train.building.planning import Plan
 from linnaeus.train.loop import Window, accumulate_gradients, apply_update
-from linnaeus.train.planning import Plan
 from linnaeus.train.state import Training
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.base import Workload

@@ -6,7 +6,7 @@ import torch
 
 from linnaeus.reporting.memory_use import memory_of, shared_memory_of, together
 from linnaeus.reporting.throughput import Reading
-from linnaeus.train.data_wait import speed_without_waiting
+from linnaeus.train.measuring.data_wait import speed_without_waiting
 from linnaeus.train.state import Training
 
 

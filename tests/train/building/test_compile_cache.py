@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 
-from linnaeus.train import compile_cache
-from linnaeus.train.compile_cache import CompileCache
+from linnaeus.train.building import compile_cache
+from linnaeus.train.building.compile_cache import CompileCache
 from tests import runs
-from tests.train.test_compiling import compiled_with
+from tests.train.building.test_compiling import compiled_with
 
 CPU = torch.device("cpu")
 COMPILED = ["trainer.compile=whole", "trainer.length=2epochs", "logger.console=plain"]

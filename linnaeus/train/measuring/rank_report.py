@@ -17,7 +17,7 @@ from linnaeus.health import Alarm
 from linnaeus.reporting.gpu_state import GpuState, open_gpu, throttling_reasons
 from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
 from linnaeus.reporting.slow_rank import SlowRank
-from linnaeus.train.sections import Marks, part_seconds
+from linnaeus.train.measuring.sections import Marks, part_seconds
 
 if TYPE_CHECKING:
     from linnaeus.train.state import Training

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.train.clipped_updates import ROWS, ClippedUpdates
+from linnaeus.train.measuring.clipped_updates import ROWS, ClippedUpdates
 from tests import runs
 
 LINE = "% of the logged updates are clipped"

@@ -11,8 +11,8 @@ from linnaeus.config.load import compose
 from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.distributed.processes import CoreSeconds
 from linnaeus.reporting.alarm_log import read_alarms
-from linnaeus.train import data_wait
-from linnaeus.train.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
+from linnaeus.train.measuring import data_wait
+from linnaeus.train.measuring.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs, watching
 

@@ -21,7 +21,8 @@ from linnaeus.metrics.update_sums import UpdateLosses
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
-from linnaeus.train import health, loop
+from linnaeus.train import loop
+from linnaeus.train.measuring import health
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
 from linnaeus.workloads.taxonomy.heads.layout import Layout

@@ -16,7 +16,7 @@ import yaml
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import identity
-from linnaeus.train import micro_batch, trial_update
+from linnaeus.train.building import micro_batch, trial_update
 from linnaeus.workloads.base import Model
 from tests import runs
 from tests.limited_memory import limited_to

@@ -13,10 +13,10 @@ import torch
 from linnaeus.health import Alarm
 from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Costs, peak_flops, unknown_peak, utilisation
-from linnaeus.train.health import raise_alarms
-from linnaeus.train.model_flops import FlopsOfRun
+from linnaeus.train.measuring.health import raise_alarms
+from linnaeus.train.measuring.model_flops import FlopsOfRun
+from linnaeus.train.measuring.timings import memory_now, reading, shared_memory, timings
 from linnaeus.train.state import Training
-from linnaeus.train.timings import memory_now, reading, shared_memory, timings
 
 log = logging.getLogger("linnaeus")
 

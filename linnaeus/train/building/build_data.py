@@ -13,7 +13,7 @@ from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.length import micro_batch_size, training_samples
-from linnaeus.train.planning import Plan
+from linnaeus.train.building.planning import Plan
 from linnaeus.workloads.base import Workload
 
 

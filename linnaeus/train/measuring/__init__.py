@@ -1,0 +1,1 @@
+"""Measure a run while it trains: times, memory, floating-point operations, alarms and rows of metrics."""

@@ -25,9 +25,9 @@ SCRIPT = {  # name -> words of the script
 OURS = {  # name -> overrides on top of `COMMON`
     "photos": [],
     "photos, 48 px": ["data.image_size=48"],
+    "photos, 64 px": ["data.image_size=64"],
     "photos, 96 px": ["data.image_size=96"],
-    "photos, 64 px, linear": ["data.image_size=64", "head=linear"],
-    "photos, 48 px, linear": ["data.image_size=48", "head=linear"],
+    "photos, 48 px, larger crops": ["data.image_size=48", "augment.crop_scale=[0.6,1.0]"],
 }
 
 

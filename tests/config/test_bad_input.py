@@ -181,6 +181,7 @@ def test_one_line_and_nothing_written(typed, start, folder, tmp_path):
 BUILDING = {  # mistakes that are found when the parts of a run are built
     "head.nulls=predict": "there is nothing to learn; set head.nulls=ignore",
     "head=marginal loss=marginal head.nulls=predict": "no null class would be learnt",
+    "loss=marginal loss.coarser_share=null": "loss.coarser_share must be a number; without it use loss=cross_entropy",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
     "optimizer.layer_decay=0": "optimizer.layer_decay is 0.0; it must be more than 0",
     "optimizer.layer_decay=1.5": "optimizer.layer_decay is 1.5; it must be at most 1",

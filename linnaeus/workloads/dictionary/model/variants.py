@@ -19,8 +19,9 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
+from linnaeus.workloads.dictionary.model.dictionary_losses import squared_error
 from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_of_rows, largest_places
-from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
+from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary
 from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 

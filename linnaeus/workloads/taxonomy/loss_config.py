@@ -1,6 +1,6 @@
 """Define the settings of losses: weights of classes and of labels, and how the target is spread over classes."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from linnaeus.config.setting import setting
 
@@ -11,12 +11,14 @@ class LossConfig:
     class_weights: str = setting("weight of a class of n rows: 1, 1 / n, or 1 / effective number", choices=("none", "inverse", "effective"))
     effective_beta: float | None = setting("beta of the effective number (1 - beta^n) / (1 - beta); null for others", above=0, below=1)
     class_weight_cap: float | None = setting("largest class weight, where the mean over labels is 1; null: no limit", above=1)
+    logit_adjustment: float = setting("factor of the log prior of each taxon that is added to the scores in training; 0: none", low=0)
+    _: KW_ONLY  # so that classes based on this one can have required fields
     coarser_share: float | None = setting(
         "share of the weight of a sample that its labels above the finest known one have together; null: every label counts once",
         low=0,
         high=0.99,
+        default=None,
     )
-    logit_adjustment: float = setting("factor of the log prior of each taxon that is added to the scores in training; 0: none", low=0)
 
 
 @dataclass(frozen=True)

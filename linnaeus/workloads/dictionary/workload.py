@@ -67,6 +67,8 @@ class DictionaryWorkload(Workload):
         config, dictionary = self.config, self.config.dictionary
         if config.weighting.name != "fixed" or config.weighting.conflict:
             raise ConfigError("weighting: dictionaries have no common parameters; use weighting=fixed weighting.conflict=[]")
+        if config.optimizer.weight_decay:
+            raise ConfigError("optimizer.weight_decay has no effect here: it would shrink the activities; set it to 0")
         micro = micro_batch_size(config, DistributedContext().world_size)
         if isinstance(config.model, BatchTopKConfig):
             self.micro_batch_multiple = config.model.block

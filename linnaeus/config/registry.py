@@ -21,14 +21,14 @@ from typing import Any, NamedTuple, TypeVar
 from linnaeus.config.contracts import check_arguments, check_config_class, class_name
 from linnaeus.errors import ConfigError
 
-_TAXONOMY = "linnaeus.workloads.taxonomy.config"
+_TAXONOMY = "linnaeus.workloads.taxonomy"
 # group -> class that a configuration extends ("": a metric has none), and the arguments of a builder
 GROUPS = {
-    "model": (f"{_TAXONOMY}.ModelConfig", ("config", "image_size", "ranks", "components")),
-    "head": (f"{_TAXONOMY}.HeadConfig", ("config", "width", "tree")),
-    "loss": (f"{_TAXONOMY}.LossConfig", ("config", "tree", "counts")),
-    "data": (f"{_TAXONOMY}.TaxonomyDataConfig", ("config",)),
-    "augment": (f"{_TAXONOMY}.AugmentConfig", ("config", "image_size")),
+    "model": (f"{_TAXONOMY}.config.ModelConfig", ("config", "image_size", "ranks", "components")),
+    "head": (f"{_TAXONOMY}.config.HeadConfig", ("config", "width", "tree")),
+    "loss": (f"{_TAXONOMY}.loss_config.LossConfig", ("config", "tree", "counts")),
+    "data": (f"{_TAXONOMY}.config.TaxonomyDataConfig", ("config",)),
+    "augment": (f"{_TAXONOMY}.augment_config.AugmentConfig", ("config", "image_size")),
     "optimizer": ("linnaeus.config.schema_optimization.OptimizerConfig", ("config", "param_groups")),
     "metric": ("", ("tree", "device")),
 }

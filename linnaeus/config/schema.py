@@ -67,7 +67,7 @@ class TrainerConfig:
     device: str = setting("auto: CUDA if available, else the CPU; Apple's GPUs (mps) are not supported", choices=("auto", "cpu", "cuda"))
     precision: str = setting("float32, float64, or autocast; fp16 also scales the loss", choices=("float32", "float64", "bf16", "fp16"))
     freeze: list[str] = setting("prefixes of weight names ([trunk., norm.]) that are not trained; these parts run in eval mode")
-    max_grad_norm: float | None = setting("gradient clipping: maximum norm of the unscaled gradient; null: no clipping", above=0)
+    max_grad_norm: float | None = setting("gradient clipping: maximum norm of the unscaled gradient; null or 0: no clipping", low=0)
     ema_decay: float | None = setting("decay of the exponential moving average of the weights; null: no average", low=0, below=1)
     ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw weights")
     compile: str | bool = setting(

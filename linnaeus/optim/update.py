@@ -125,7 +125,7 @@ class Update:
         device, dtype = optimizers.params[0].device, optimizers.params[0].dtype
         self._one = torch.ones((), dtype=dtype, device=device)
         # A tensor on the host divides like a number on every device, and is not made again at every update.
-        self._clip = None if max_grad_norm is None else torch.tensor(max_grad_norm, dtype=dtype)
+        self._clip = torch.tensor(max_grad_norm, dtype=dtype) if max_grad_norm else None
         self.norms = RecentNorms(rows, device, dtype)
         self.grad_norm = torch.zeros((), device=device)
         self.found_inf = torch.zeros((), device=device)

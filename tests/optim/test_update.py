@@ -59,7 +59,7 @@ def rounding_of(gradient: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("clip", [None, 0.5, 1e6])
+@pytest.mark.parametrize("clip", [None, 0.0, 0.5, 1e6])
 def test_equals_torch_clipping_and_adamw(precision, clip):
     run = Run(clip=clip, precision=precision)
     twin = copy.deepcopy(run.model)

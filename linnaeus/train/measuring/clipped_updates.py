@@ -22,8 +22,8 @@ class ClippedUpdates:
         """Add `norm`, a gradient norm before clipping. Call this once per row of metrics, with the norm of the newest update.
 
         The call number `ROWS` logs the proposal if more than the fraction `MOST` of all norms is above `limit`. Later calls do nothing.
-        `limit`: `trainer.max_grad_norm`; with None the call does nothing."""
-        if limit is None or len(self._norms) == ROWS:
+        `limit`: `trainer.max_grad_norm`; with None or 0 the call does nothing."""
+        if not limit or len(self._norms) == ROWS:
             return
         self._norms.append(norm)
         share = sum(norm > limit for norm in self._norms) / len(self._norms)

@@ -27,13 +27,13 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped updates
     among those that were not skipped), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without `trainer.max_grad_norm` or without such updates. `train/update_ratio/<group>` and `train/alarms`
+    `train/clip_rate` is left out without clipping or without such updates. `train/update_ratio/<group>` and `train/alarms`
     are left out if `logger.alarms` is off.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
-    limit = t.config.trainer.max_grad_norm
+    limit = t.config.trainer.max_grad_norm or None
     applied_norms = [norm for norm in norms if math.isfinite(norm)]
     more = {} if limit is None or not applied_norms else {"train/clip_rate": sum(n > limit for n in applied_norms) / len(applied_norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:

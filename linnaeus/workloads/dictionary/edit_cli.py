@@ -41,7 +41,7 @@ class Active(NamedTuple):
     """Activity of one feature on one input.
 
     activity: maximum over the positions (such as tokens). active: number of positions with an activity above 0. positions: number of
-    positions without padding. place: position of the maximum as text; "" for an output without positions."""
+    positions without padding. place: position of the maximum as text; "" for an output without positions, and without activity."""
 
     feature: int
     activity: float
@@ -178,21 +178,21 @@ def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: in
     order = [i for i in largest.argsort(descending=True, stable=True)[:top].tolist() if largest[i] > 0]
     active, real = (activities > 0).sum(0), len(activities) - named.count(None)
     return [
-        Active(i, float(largest[i]), int(active[i]), real, _place(int(row[i]), tap.shape, named))
+        Active(i, float(largest[i]), int(active[i]), real, _place(int(row[i]), tap.shape, named) if active[i] else "")
         for i in [*order, *(i for i in also if i not in order)]
     ]
 
 
 def _place(row: int, shape: tuple[int, ...], places: Sequence[str | None]) -> str:
-    """Return the position of a row in a module output as text, counted from 1; "" for an output [B, d].
+    """Return the position of a row in a module output as text, counted from 1 without padding; "" for an output [B, d].
 
-    row: index of the row (see `to_rows`). shape: shape of the output, [B, d], [B, T, d] or [B, C, H, W]. places: names of the T positions;
-    () if the positions have no names."""
+    row: index of the row (see `to_rows`). shape: shape of the output, [B, d], [B, T, d] or [B, C, H, W]. places: names of the T positions,
+    None for padding; () if the positions have no names."""
     if len(shape) == 4:
         return f"row {row // shape[3] % shape[2] + 1}, column {row % shape[3] + 1} of {shape[2]} x {shape[3]}"
     if len(shape) == 3:
         position = row % shape[1]
-        return f"position {position + 1}" + (f" {places[position]!r}" if places and len(shape) == 3 else "")
+        return f"position {position + 1 - places[:position].count(None)}" + (f" {places[position]!r}" if places else "")
     return ""
 
 

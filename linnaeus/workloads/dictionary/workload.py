@@ -25,12 +25,13 @@ from linnaeus.workloads.dictionary.activation_source import ActivationSource
 from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
 from linnaeus.workloads.dictionary.config import PlantedConfig
 from linnaeus.workloads.dictionary.dictionary_metrics import DictionaryMetrics, DictionaryTrainingMetrics, prefix
+from linnaeus.workloads.dictionary.dictionary_summary import headline, summary
 from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, PenalisedConfig
 from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, build_dictionary_set, members
 from linnaeus.workloads.dictionary.model.variants import check_settings
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.recovery_metrics import RecoveryMetrics
-from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS, TABLE
+from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS
 from linnaeus.workloads.dictionary.splicing import Spliced, splice
 from linnaeus.workloads.dictionary.stored_activations import store_activations
 from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD
@@ -66,6 +67,8 @@ class DictionaryWorkload(Workload):
         config, dictionary = self.config, self.config.dictionary
         if config.weighting.name != "fixed" or config.weighting.conflict:
             raise ConfigError("weighting: dictionaries have no common parameters; use weighting=fixed weighting.conflict=[]")
+        if config.optimizer.weight_decay:
+            raise ConfigError("optimizer.weight_decay has no effect here: it would shrink the activities; set it to 0")
         micro = micro_batch_size(config, DistributedContext().world_size)
         if isinstance(config.model, BatchTopKConfig):
             self.micro_batch_multiple = config.model.block
@@ -252,31 +255,10 @@ class DictionaryWorkload(Workload):
         write_atomic(directory / RECORD, to_json(facts))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """Return the lines of a table: a row for each dictionary, a column for each metric of `TABLE` that `final` has.
-
-        final: metric key -> value; without metrics the only line is an empty header."""
-        found = next((name.partition("/")[0] for name in final), "val")
-        columns = [name for name in TABLE if any(f"{found}/{prefix(task, self.tasks)}{name}" in final for task in self.tasks)]
-        lines = [f"{'':14s}" + "".join(f"{name.replace('_', ' '):>19s}" for name in columns)]
-        for name in self.tasks if final else ():
-            values = [final.get(f"{found}/{prefix(name, self.tasks)}{column}", float("nan")) for column in columns]
-            lines.append(f"{name:14s}" + "".join(f"{value:>19.4g}" for value in values))
-        return lines
+        return summary(final, self.tasks)
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
-        """Return a line for each of the first three dictionaries: active features, explained variance, and loss recovered if measured.
-
-        A dictionary without the first two metrics in `final` (metric key -> value) is left out."""
-        found = next((name.partition("/")[0] for name in final), "val")
-        lines = []
-        for name in self.tasks[:3]:
-            value = {key: final.get(f"{found}/{prefix(name, self.tasks)}{key}") for key in ("l0", "explained_variance", "loss_recovered")}
-            if value["l0"] is None or value["explained_variance"] is None:
-                continue
-            line = f"{name}: {value['l0']:.1f} features active, {100 * value['explained_variance']:.1f} % of the variance explained"
-            recovered = value["loss_recovered"]
-            lines.append(line + ("" if recovered is None else f", {100 * recovered:.1f} % of the loss recovered"))
-        return lines
+        return headline(final, self.tasks)
 
     def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
         """Write the sections about features for report.html: `run`/validation/<step>/feature_sections.json.

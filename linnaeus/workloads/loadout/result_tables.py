@@ -41,7 +41,7 @@ def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
     slots, references = ([f"{kind}_{k}" for k in REMOVED] for kind in ("slots", "references"))
     tables = {
         "Completion of builds": _table(final, names, "right slots of those removed, %", dict(zip(slots, heads))),
-        "Against several references": _table(final, names, "right slots of those removed, %", dict(zip(references, heads))),
+        "Against several references": _table(final, names, "right against several builds, %", dict(zip(references, heads))),
         "Slots that the weapon decides or that need the given gear, and ability points": _table(final, names, "right ones, %", SCORES),
     }
     rows = tables["Completion of builds"]

@@ -1,10 +1,20 @@
-"""Define the configuration groups of the taxonomy workload: data, model, head, loss, augment."""
+"""Define the configuration groups of the taxonomy workload: data, model and head; `loss_config.py` and
+`augment_config.py` define loss and augment.
+"""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
+from linnaeus.workloads.taxonomy.loss_config import (
+    ConditionalConfig,
+    CrossEntropyConfig,
+    LossConfig,
+    SoftLabelsConfig,
+    TaxonomicSmoothingConfig,
+)
 
 # metric, by the last part of its name -> min if smaller is better, max if larger
 DIRECTIONS = {
@@ -223,86 +233,6 @@ class HierarchicalSoftmaxConfig(HeadConfig):
     temperature: float = setting("temperature of the routing distribution; smaller is sharper", above=0)
 
 
-@dataclass(frozen=True)
-class LossConfig:
-    name: str = setting("name of the loss of each taxonomic rank")
-    class_weights: str = setting("weight of a class of n rows: 1, 1 / n, or 1 / effective number", choices=("none", "inverse", "effective"))
-    effective_beta: float | None = setting("beta of the effective number (1 - beta^n) / (1 - beta); null for others", above=0, below=1)
-    class_weight_cap: float | None = setting("largest class weight, where the mean over labels is 1; null: no limit", above=1)
-    coarser_share: float | None = setting(
-        "share of the weight of a sample that its labels above the finest known one have together; null: every label counts once",
-        low=0,
-        high=0.99,
-    )
-    logit_adjustment: float = setting("factor of the log prior of each taxon that is added to the scores in training; 0: none", low=0)
-
-
-@dataclass(frozen=True)
-class CrossEntropyConfig(LossConfig):
-    label_smoothing: float = setting("share of the target that is spread evenly over the classes of the rank", low=0, high=1)
-
-
-@dataclass(frozen=True)
-class TaxonomicSmoothingConfig(LossConfig):
-    label_smoothing: float = setting("share of the target that is spread over other classes, most over close relatives", low=0, high=1)
-    beta: float = setting("decay of the spread, which is proportional to exp(-beta x edges between the classes)", low=0)
-
-
-@dataclass(frozen=True)
-class SoftLabelsConfig(LossConfig):
-    beta: float = setting("decay of the target, exp(-beta x height of the common ancestor / greatest height); large: one-hot", low=0)
-
-
-@dataclass(frozen=True)
-class ConditionalConfig(LossConfig):
-    alpha: float = setting(
-        "decay of the weight of a rank, exp(-alpha x ranks above it): finer decisions count less; below 0: they count more", low=-5, high=5
-    )
-
-
-@dataclass(frozen=True)
-class MarginalConfig(LossConfig):
-    """Settings of cross-entropy with `coarser_share`, without smoothing."""
-
-
-@dataclass(frozen=True)
-class AugmentConfig:
-    name: str = setting("name of the augmentation pipeline")
-    crop_scale: list[float] = setting("smallest and largest share of the image area in a random crop")
-    crop_ratio: list[float] = setting("smallest and largest aspect ratio of a random crop")
-    crop_side: float | None = setting(
-        "side of square random crops as a share of the short side, in place of crop_scale and crop_ratio; null: use those two",
-        above=0,
-        high=1,
-    )
-    horizontal_flip: float = setting("probability of mirroring left-right", low=0, high=1)
-    vertical_flip: float = setting("probability of mirroring top-bottom", low=0, high=1)
-    brightness: float = setting("largest relative change of brightness", low=0)
-    contrast: float = setting("largest relative change of contrast", low=0)
-    saturation: float = setting("largest relative change of saturation", low=0)
-    hue: float = setting("largest rotation of hue, in turns", low=0, high=0.5)
-    policy: str = setting("automatic policy for further operations", choices=("none", "randaugment", "trivialaugment"))
-    policy_magnitude: int = setting("strength of RandAugment, 0 to 30", low=0, high=30)
-    policy_operations: int = setting("number of operations of RandAugment", low=1)
-    erasing: float = setting("probability of erasing a rectangle", low=0, high=1)
-    mixup_alpha: float = setting("alpha of the Beta(alpha, alpha) distribution of mixup shares; 0: no mixup", low=0)
-    cutmix_alpha: float = setting("alpha of the Beta(alpha, alpha) distribution of cutmix shares; 0: no cutmix", low=0)
-    cutmix_share: float = setting("share of mixed pairs that use cutmix if mixup is on, too", low=0, high=1)
-    mix_nulls: bool = setting("also mix samples with a null label")
-    off_last: str = setting(
-        "length of the last part of the run, without augmentation and mixing: training images as in validation; 0%: none", duration="update"
-    )
-    place: str = setting(
-        "where crops, mirroring, colour and erasing are applied: host, device, or auto: the device if it is a GPU and there is no policy",
-        choices=("auto", "host", "device"),
-    )
-    center_crop: float = setting("side of the central square of a validation image as a share of the short side", above=0, high=1)
-    tta: str = setting(
-        "views of a validation image whose probabilities are averaged; none: the image alone; flip: the image and its mirror image",
-        choices=("none", "flip"),
-    )
-
-
 SCHEMAS: dict[str, dict[str, type]] = {
     "data": {
         "biota": BiotaConfig,
@@ -329,7 +259,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "taxonomic_smoothing": TaxonomicSmoothingConfig,
         "soft_labels": SoftLabelsConfig,
         "conditional": ConditionalConfig,
-        "marginal": MarginalConfig,
+        "marginal": LossConfig,
     },
     "augment": {"none": AugmentConfig, "standard": AugmentConfig},
 }

@@ -13,12 +13,14 @@ from tests import runs
 LINE = "% of the logged updates are clipped"
 
 
-@pytest.mark.parametrize("limit, count", [("1.0e-6", 1), ("1.0e+6", 0), ("null", 0)])
+@pytest.mark.parametrize("limit, count", [("1.0e-6", 1), ("1.0e+6", 0), ("null", 0), ("0", 0)])
 def test_a_run_logs_the_notice_once_if_most_updates_are_clipped(limit: str, count: int, tmp_path: Path) -> None:
     run = runs.run("vectors", tmp_path, f"trainer.max_grad_norm={limit}", "trainer.length=60steps", "schedule.log=[1steps]")
     log = (run / "train.log").read_text()
     assert log.count(LINE) == count
     assert ("trainer.max_grad_norm=1e-06; " in log) == bool(count)
+    rows = [row for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row]
+    assert rows and all(("train/clip_rate" in row) == (limit not in ("null", "0")) for row in rows)
 
 
 @pytest.mark.parametrize("norms", [[0.5, 2.0] * ROWS, [math.nan] * (ROWS // 2) + [2.0] * (ROWS - ROWS // 2)], ids=["half", "not finite"])

@@ -127,6 +127,8 @@ MISTAKES = {
     "set trainer.num_workers=0, or data.stored=true": ["data.stored=false", "trainer.num_workers=1"],
     "data.max_bad_fraction has no effect": ["data.max_bad_fraction=0.1"],
     "use weighting=fixed": ["weighting=uncertainty"],
+    "optimizer.weight_decay has no effect": ["optimizer.weight_decay=0.1"],
+    "model.auxiliary_features has no effect with model.auxiliary=0": ["model.auxiliary=0", "model.auxiliary_features=4"],
     "list each value of k once": ["model.frontier=[2,2]"],
     "model.k is 99, but there are 24 features": ["model.frontier=[99]"],
 }

@@ -176,6 +176,8 @@ def test_few_validation_samples_have_no_comparison_of_the_numbers_they_lack(tmp_
     final = {name: np.nan if value is None else value for name, value in runs.summary(run)["final"].items()}
     found = {int(name.rpartition("_")[2]) for name in final if "/of_optimum_" in name}
     assert found < {1, 2, 3, 4, 5, 6} and len(found) in (1, 2, 3), final
+    heads = [lines[0] for lines in result_tables(final).values()][:-1]
+    assert len(set(heads)) == len(heads), "train.log has the tables without titles, and two of them look alike"
     tables = result_tables(final)["Completion of builds"]
     assert len(tables) == 1 + 1 + len(BASELINES) + 1 + 3 and all(len(line.split()) >= 6 for line in tables[1:])
 

@@ -27,7 +27,7 @@ def test_parameters_of_the_published_models(size, number):
 @pytest.mark.parametrize("size, layers", [("small", None), ("small", 1), ("published", 1), ("published_cli", 1)])
 def test_sets(size, layers):
     """The order changes nothing; padding, a set of one and the empty set are finite."""
-    network = build_set_transformer(config(size=size, width=64, layers=layers, heads=4), 0, PointsCode(), 130).eval()
+    network = build_set_transformer(config(size=size, width=64, layers=layers, heads=4 if layers else None), 0, PointsCode(), 130).eval()
     tokens = torch.tensor([[5, 9, 17, 60, 0, 0], [5, 0, 0, 0, 0, 0], [NULL, 0, 0, 0, 0, 0]])
     weapon = torch.tensor([3, 4, 5])
     logits = network({"tokens": tokens, "weapon": weapon})
@@ -47,8 +47,14 @@ def test_weights_are_a_function_of_the_seed_and_all_are_initialised():
 
 
 def test_heads_that_do_not_divide_the_width():
-    with pytest.raises(ConfigError, match=r"model\.heads"):
-        build_set_transformer(config(width=30, heads=4), 0, SlotsCode(), 130)
+    with pytest.raises(ConfigError, match=r"model\.heads is 4, which does not divide"):
+        build_set_transformer(config(width=30, layers=1, heads=4), 0, SlotsCode(), 130)
+
+
+def test_a_network_without_attention_has_no_heads():
+    with pytest.raises(ConfigError, match=r"model\.heads=2 has no effect"):
+        build_set_transformer(config(heads=2), 0, SlotsCode(), 130)
+    build_set_transformer(config(width=30), 0, SlotsCode(), 130)  # which the heads of the size do not divide
 
 
 @pytest.mark.parametrize("code", [SlotsCode(), PointsCode()], ids=["slots", "points"])

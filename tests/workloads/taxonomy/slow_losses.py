@@ -8,25 +8,30 @@ import math
 import numpy as np
 import torch
 
-from linnaeus.workloads.taxonomy import config as settings
-from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
 from linnaeus.workloads.taxonomy.heads import Priors
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalScores
+from linnaeus.workloads.taxonomy.loss_config import (
+    ConditionalConfig,
+    CrossEntropyConfig,
+    LossConfig,
+    SoftLabelsConfig,
+    TaxonomicSmoothingConfig,
+)
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy import trees
 
 RANKS = ("order", "family", "genus", "species")
 BALANCE = {"class_weights": "none", "effective_beta": None, "class_weight_cap": None, "coarser_share": None, "logit_adjustment": 0.0}
 SETTINGS = {  # loss -> schema and its own settings
-    "cross_entropy": (settings.CrossEntropyConfig, {"label_smoothing": 0.0}),
-    "label_smoothing": (settings.CrossEntropyConfig, {"label_smoothing": 0.2}),
+    "cross_entropy": (CrossEntropyConfig, {"label_smoothing": 0.0}),
+    "label_smoothing": (CrossEntropyConfig, {"label_smoothing": 0.2}),
     "taxonomic_smoothing": (TaxonomicSmoothingConfig, {"label_smoothing": 0.3, "beta": 0.4}),
     "soft_labels": (SoftLabelsConfig, {"beta": 3.0}),
     "conditional": (ConditionalConfig, {"alpha": 0.3}),
     "marginal": (LossConfig, {"coarser_share": 0.0}),
     "marginal_and_coarser": (LossConfig, {"name": "marginal", "coarser_share": 0.4}),
-    "smoothing_and_coarser": (settings.CrossEntropyConfig, {"label_smoothing": 0.2, "coarser_share": 0.4}),
+    "smoothing_and_coarser": (CrossEntropyConfig, {"label_smoothing": 0.2, "coarser_share": 0.4}),
     "conditional_and_coarser": (ConditionalConfig, {"name": "conditional", "alpha": 0.3, "coarser_share": 0.4}),
 }
 LOSSES = list(SETTINGS)

@@ -24,14 +24,13 @@ from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.base import Model
-from linnaeus.workloads.dictionary.model.largest import largest_of_rows
-from linnaeus.workloads.dictionary.model.sparse_pass import Active, Scratch, SparseEncode, active_places, weighted_sum
+from linnaeus.workloads.dictionary.model.dictionary_losses import active_auxiliary_loss, auxiliary_loss, squared_error, usage_loss
+from linnaeus.workloads.dictionary.model.sparse_pass import Active, Scratch, SparseEncode, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import OnSphere
 
 USAGE_RATE = 0.01  # of the moving average of the usage, per update
 WEISZFELD_STEPS = 100
 CONVERGED = 1e-7  # of the norm of the median
-SLOPE = 0.01  # of negative activities in the auxiliary loss, so that a feature that is nowhere positive has a gradient
 
 
 class Reconstruction(NamedTuple):
@@ -123,9 +122,9 @@ class SparseDictionary(Model):
         if "sparsity" in losses:
             losses["sparsity"] = batch.get("ramp", weight) * losses["sparsity"]
         if self.config.usage_penalty and self.training:
-            losses["usage"] = self.config.usage_penalty * self._usage_loss(pre)
+            losses["usage"] = self.config.usage_penalty * usage_loss(pre, self.usage, self.config.usage_target)
         if self.config.auxiliary and self.training:
-            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(scaled, scaled - found, decoder, pre)
+            losses["auxiliary"] = self.config.auxiliary * auxiliary_loss(scaled - found, decoder, pre, self.dead, self._most_dead())
         if self.training:
             return Reconstruction(found / self.scale, activities, losses, (activities > 0).sum(1))
         activities = self.activities(pre)
@@ -146,7 +145,9 @@ class SparseDictionary(Model):
         values = SparseEncode.apply(x, self.bias, self.encoder, self.encoder_bias, pre, active)
         found, losses = self.reconstruct_active(active, values, scaled, decoder)
         if self.config.auxiliary:
-            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss_active(x, pre, scaled - found, decoder)
+            error, encoder = scaled - found, (self.bias, self.encoder, self.encoder_bias)
+            of_dead = active_auxiliary_loss(error, decoder, pre, self.dead, self._most_dead(), x, encoder)
+            losses["auxiliary"] = self.config.auxiliary * of_dead
         return Reconstruction(found / self.scale, None, losses, active.per_sample())
 
     def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -219,55 +220,9 @@ class SparseDictionary(Model):
         self._fired[:-1] += ((activities > 0) & real.unsqueeze(1)).sum(0)
         self._fired[-1] += real.sum()
 
-    def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor) -> Tensor:
-        """Return the auxiliary loss of dead features, [N]: dead features reconstruct `error`, and the loss is their squared error.
-
-        error: reconstruction error [N, d]. pre: pre-activations [N, F]. For each sample the dead features with the largest pre-activations
-        are used, at most `auxiliary_features`. If fewer features are dead, the loss is reduced in proportion; if none is dead, it is 0.
-
-        A negative pre-activation is multiplied by `SLOPE`, so that it has a gradient, but hardly contributes. With a factor of 1, a
-        matryoshka dictionary had 0.03 lower MCC (see `recovery.py`) on planted features."""
-        dead, most = self.dead, self._most_dead()
-        share = (dead.sum() / most).clamp(max=1)
-        if scaled.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
-            columns = dead.nonzero().squeeze(1)
-            if not len(columns):
-                return torch.zeros_like(error[:, 0])
-            decoder, dead, pre = decoder[columns], dead[columns], pre.index_select(1, columns)
-        values, index = torch.where(dead, pre, -torch.inf).topk(min(most, pre.shape[1]), dim=1)
-        values = F.leaky_relu(torch.where(values.isfinite(), values, 0), SLOPE)
-        found = torch.zeros_like(pre).scatter(1, index, values) @ decoder
-        return share * squared_error(error.detach(), found)
-
-    def _auxiliary_loss_active(self, x: Tensor, pre: Tensor, error: Tensor, decoder: Tensor) -> Tensor:
-        """Return `_auxiliary_loss`, [N], computed through the active dead features only. x: input of the encoder, [N, d]. pre:
-        pre-activations [N, F], without a graph. error: reconstruction error [N, d]. decoder: [F, d]."""
-        columns, most = self.dead.nonzero().squeeze(1), self._most_dead()
-        if not len(columns):
-            return torch.zeros_like(error[:, 0])
-        feature = columns.expand(len(x), -1)
-        if len(columns) > most:
-            feature = columns[largest_of_rows(pre.index_select(1, columns), most)]
-        places = feature + torch.arange(len(x)).unsqueeze(1) * self.features
-        active = active_places(places.view(-1), *pre.shape)
-        values = F.leaky_relu(SparseEncode.apply(x, self.bias, self.encoder, self.encoder_bias, pre, active), SLOPE)
-        return min(len(columns) / most, 1) * squared_error(error.detach(), weighted_sum(active, values, decoder))
-
     def _most_dead(self) -> int:
         """Return the largest number of dead features that the auxiliary loss uses for a sample."""
         return self.config.auxiliary_features or max(self.width // 2, 1)
-
-    def _usage_loss(self, pre: Tensor) -> Tensor:
-        """Return the mean over the features of KL(usage_target || usage), [N], an equal value for each sample.
-
-        `usage` is a moving average, which has no gradient. As a substitute, the gradient of a sample is d KL / d usage times the gradient
-        of sigmoid(`pre`), a smooth measure of activity. pre: pre-activations [N, F]."""
-        target = self.config.usage_target
-        usage = self.usage.clamp(target / 100, 1 - (1 - target) / 100)
-        divergence = target * (target / usage).log() + (1 - target) * ((1 - target) / (1 - usage)).log()
-        slope = (1 - target) / (1 - usage) - target / usage
-        smooth = (pre.sigmoid() * slope).mean(1)
-        return divergence.mean() + smooth - smooth.detach()
 
     # -- form ------------------------------------------------------------------------------------------------------------------
 
@@ -294,11 +249,6 @@ class SparseDictionary(Model):
         """Return 10 F d operations: 2 per weight in each of 5 matrix products. Two products are in the forward pass, two are gradients of
         the matrices, and one is the gradient of the activities."""
         return 2.0 * 5 * self.features * self.width
-
-
-def squared_error(target: Tensor, found: Tensor) -> Tensor:
-    """Return the squared error of each sample, summed over the d dimensions: [N], in the dtype of `target`. target, found: [N, d]."""
-    return (target - found.to(target.dtype)).square().sum(1)
 
 
 def geometric_median(points: Tensor) -> Tensor:

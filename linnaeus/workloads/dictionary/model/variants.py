@@ -19,8 +19,9 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
+from linnaeus.workloads.dictionary.model.dictionary_losses import squared_error
 from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_of_rows, largest_places
-from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
+from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary
 from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
@@ -224,8 +225,10 @@ def build_dictionary(config: DictionaryConfig, width: int, seed: int) -> SparseD
 
 
 def check_settings(config: DictionaryConfig, features: int) -> None:
-    """Raise `ConfigError` if `k` is above `features`, if `k` of topk is not a whole number from 1 on, or if the widths of matryoshka do not
-    ascend or are not below `features`."""
+    """Raise `ConfigError` if `k` is above `features`, if `k` of topk is not a whole number from 1 on, if `auxiliary_features` is given
+    without the auxiliary loss, or if the widths of matryoshka do not ascend or are not below `features`."""
+    if config.auxiliary_features is not None and not config.auxiliary:
+        raise ConfigError("model.auxiliary_features has no effect with model.auxiliary=0; leave one of them out")
     if isinstance(config, TopKConfig) and config.k > features:
         raise ConfigError(f"model.k is {config.k:g}, but there are {features} features; set model.k to at most that")
     if config.name == "topk" and isinstance(config, TopKConfig) and (config.k < 1 or config.k % 1):

@@ -120,9 +120,13 @@ def _layer(size: Size, dropout: float) -> nn.Module:
 def model_size(config: SetTransformerConfig) -> Size:
     """Return the size named `config.size`; `layers`, `width`, `heads` and `blocks` of `config` replace its values where they are not None.
 
-    Raise `ConfigError` if `heads` does not divide `width`."""
+    Raise `ConfigError` if `heads` is given for a network without attention layers, or does not divide `width`."""
     given = {name: value for name in ("layers", "width", "heads", "blocks") if (value := getattr(config, name)) is not None}
     size = dataclasses.replace(SIZES[config.size], **given)
+    if not size.layers:
+        if config.heads is not None:
+            raise ConfigError(f"model.heads={config.heads} has no effect without attention layers; set model.layers, or leave it out")
+        return size
     if size.width % size.heads:
         raise ConfigError(f"model.heads is {size.heads}, which does not divide the width {size.width}; set another number of heads")
     return size
@@ -131,5 +135,5 @@ def model_size(config: SetTransformerConfig) -> Size:
 def build_set_transformer(config: SetTransformerConfig, seed: int, code: TokenCode, weapons: int) -> SetTransformer:
     """Return the network on the CPU, with weights that are a function of `seed`.
 
-    weapons: number of weapons. Raise `ConfigError` if the number of heads does not divide the width."""
+    weapons: number of weapons. Raise `ConfigError` for settings that `model_size` refuses."""
     return initialised(lambda: SetTransformer(config, code, weapons), seed)

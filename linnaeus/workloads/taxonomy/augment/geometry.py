@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 from linnaeus.workloads.taxonomy.resizing import channels_first, resize
 
 TRIES = 10  # candidates that are drawn for a crop or an erased rectangle; the first that fits is used

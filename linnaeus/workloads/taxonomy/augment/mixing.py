@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linnaeus.randomness import MIX, Draw
-from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 
 
 @dataclass(frozen=True)

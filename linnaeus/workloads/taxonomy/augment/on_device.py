@@ -18,7 +18,7 @@ from torch import Tensor
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.augment import colour, geometry
 from linnaeus.workloads.taxonomy.augment.training_draws import TrainingDraws
-from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 
 UNIT = 1 << 16  # inverse of the unit of the weights: 255 x 2^16 is below 2^24
 SAMPLES_AT_ONCE = 64  # 0.2 GB on the device for crops of 341 x 256 pixels

@@ -23,7 +23,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
 from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
 from linnaeus.workloads.taxonomy.augment.training_draws import TrainingDraws
-from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 
 Policy = Callable[[Image.Image], Image.Image]
 

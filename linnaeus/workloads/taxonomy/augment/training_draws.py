@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
-from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.row_shards import row_bounds
 from linnaeus.distributed.sample_blocks import SampleBlocks, agree_on_blocks
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.config import SoftLabelsConfig, SoftmaxHeadConfig, TaxonomicSmoothingConfig
+from linnaeus.workloads.taxonomy.config import SoftmaxHeadConfig
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, at_least_float32
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
@@ -26,6 +26,7 @@ from linnaeus.workloads.taxonomy.heads.sharded_scores import (
     ShardedScores,
     ShardedSiblingScores,
 )
+from linnaeus.workloads.taxonomy.loss_config import SoftLabelsConfig, TaxonomicSmoothingConfig
 
 # optimizers that update each weight of a head without reading the others; Muon leaves heads to AdamW
 ELEMENTWISE = ("adamw", "sgd", "muon")

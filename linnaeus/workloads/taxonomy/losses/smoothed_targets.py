@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.config import CrossEntropyConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.heads.layout import Tables
+from linnaeus.workloads.taxonomy.loss_config import CrossEntropyConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

@@ -19,9 +19,9 @@ from linnaeus.config.contracts import check_arguments, check_members, class_name
 from linnaeus.config.registry import registered
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig
 from linnaeus.workloads.taxonomy.heads import Priors, Scores
 from linnaeus.workloads.taxonomy.heads.layout import Tables
+from linnaeus.workloads.taxonomy.loss_config import ConditionalConfig, LossConfig
 from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
 from linnaeus.workloads.taxonomy.losses.smoothed_targets import SmoothedLoss, smoothed_losses
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree

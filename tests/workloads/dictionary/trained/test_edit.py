@@ -94,9 +94,12 @@ def test_a_feature_that_is_not_active_changes_nothing(edit):
     silent = next(i for i in range(24) if i not in active)
     found = edit("loadout", f"--feature={silent}", "--scale=0")
     assert values(found, "after") == values(found, "before")
-    assert found["features"][-1] == {"feature": silent, "activity": 0.0, "active": 0, "positions": 2} | {
-        "place": found["features"][-1]["place"]
-    }
+    assert found["features"][-1] == {"feature": silent, "activity": 0.0, "active": 0, "positions": 2, "place": ""}
+
+
+def test_positions_are_counted_without_padding(edit):
+    found = {one["place"] for one in edit("loadout", "--top=24")["features"]}
+    assert found <= {"position 1 'swim_speed_up_main_1'", "position 2 'swim_speed_up_sub_1'"}, found
 
 
 def test_the_reconstruction_takes_the_place_of_the_output(edit, read_by):

@@ -13,7 +13,7 @@ import yaml
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import AUGMENT
 from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, colour, draws, geometry
-from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 
 CONF = Path(__file__).resolve().parents[4] / "conf/augment"
 STANDARD = AugmentConfig(**yaml.safe_load((CONF / "standard.yaml").read_text()))

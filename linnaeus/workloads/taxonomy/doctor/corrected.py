@@ -64,8 +64,10 @@ def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[s
     assert isinstance(records.files, FolderFiles)
     known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
     texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]
+    texts = [text for text in texts if text != "data.group_column=auto"]  # may be another column of a manifest
     given = {text.partition("=")[0] for text in texts}
-    read = {"taxonomy": records.config.taxonomy, "taxon_column": records.config.taxon_column}  # set by the readers of some formats
+    names = ("taxonomy", "taxon_column", "group_column")  # keys that the readers of some formats set
+    read = {name: getattr(records.config, name) for name in names}
     texts += [f"data.{name}={value}" for name, value in read.items() if value is not None and f"data.{name}" not in given]
     if records.config.rank_columns and not any(name.startswith("data.rank_columns") for name in given):
         texts.append("data.rank_columns={" + ",".join(f"{rank}:{name}" for rank, name in records.config.rank_columns.items()) + "}")

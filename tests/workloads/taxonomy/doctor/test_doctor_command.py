@@ -20,6 +20,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from tests.workloads.taxonomy.doctor.conftest import table_findings
+from tests.workloads.taxonomy.sources import darwin_core_writer
 
 
 def config_of(folder, name="manifest.csv"):
@@ -147,6 +148,18 @@ def test_the_settings_of_a_corrected_manifest_read_it_as_the_source_was_read(row
     assert again.tree.ranks == ("genus", "species") and (again.labels == records.labels).all() and (again.sizes > 0).all()
     folder = inspect(compose(["data=image_folder", f"data.path={photograph_folders(tmp_path)}"]).data)
     assert settings(tmp_path / "folders.csv", folder, [])[1:] == ["data.rank_columns={genus:genus,species:species}"]
+
+
+def test_a_corrected_manifest_keeps_the_groups_that_the_format_has_by_default(tmp_path):
+    core = [{"id": f"{i}", "species": ("Fagus sylvatica", "Tilia cordata")[i % 2], "occurrenceID": f"o{i // 4}"} for i in range(8)]
+    media = [{"coreid": row["id"], "identifier": f"http://a.org/{row['id']}.jpg"} for row in core]
+    for row in core:
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{row['id']}.jpg")
+    path = darwin_core_writer.write(tmp_path / "archive", darwin_core_writer.archive(core, media))
+    given = ["data=darwin_core", f"data.path={path}", f"data.root={tmp_path}"]
+    for own, column in (([], "occurrenceID"), (["data.group_column=auto"], "occurrenceID"), (["data.group_column=null"], None)):
+        texts = settings(tmp_path / "fixed.csv", inspect(compose([*given, *own]).data), own)
+        assert compose(["data=manifest", "data.path=fixed.csv", *texts]).data.group_column == column
 
 
 def photograph_folders(folder):

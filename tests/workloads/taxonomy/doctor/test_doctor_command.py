@@ -19,6 +19,7 @@ from linnaeus.workloads.taxonomy.doctor.doctor_page import SHOWN_IN_ALL, doctor_
 from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
 from tests.workloads.taxonomy.doctor.conftest import table_findings
 from tests.workloads.taxonomy.sources import darwin_core_writer
 
@@ -160,6 +161,23 @@ def test_a_corrected_manifest_keeps_the_groups_that_the_format_has_by_default(tm
     for own, column in (([], "occurrenceID"), (["data.group_column=auto"], "occurrenceID"), (["data.group_column=null"], None)):
         texts = settings(tmp_path / "fixed.csv", inspect(compose([*given, *own]).data), own)
         assert compose(["data=manifest", "data.path=fixed.csv", *texts]).data.group_column == column
+
+
+def test_a_corrected_manifest_has_the_links_of_photographs_and_no_password(rows, inspected, tmp_path):
+    inspected(rows)
+    for row in rows[:20]:
+        row["path"] = f"file://{tmp_path / row['path']}"
+    with (tmp_path / "manifest.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    records = inspect(config_of(tmp_path))
+    check_files(records)
+    write_corrected(tmp_path / "fixed.csv", records, [], [])
+    assert settings(tmp_path / "fixed.csv", records, []) == []
+    assert inspect(config_of(tmp_path, "fixed.csv")).files.names.tolist() == [row["path"] for row in rows]
+    remote = replace(records, files=UrlFiles("https://me:secret@host/photos?token=1", records.files.names))
+    assert settings(tmp_path / "fixed.csv", remote, []) == ["data.root=https://host/photos"]
 
 
 def photograph_folders(folder):

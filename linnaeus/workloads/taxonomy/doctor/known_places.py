@@ -1,10 +1,10 @@
 """Check coordinates against points to which records are georeferenced if only a country, a province or a museum is known.
 
 The points are the capitals in `capitals.csv`, rounded to 0.01 degrees, and those of a table of the user (`--places`), with the columns
-name, latitude, longitude and kind, or with those of GBIF's Catalogue of Centroids. A record is near a point within the distance that CoordinateCleaner uses for the kind (Zizka et al. 2019,
-doi:10.1111/2041-210X.13152): 1 km for a centroid of a country or province, 100 m for an institution. For capitals, whose real records are
-many, it is 2 km in place of 10 km. Centres differ between lists: 39 of 190 by more than 2 km, up to 11 km, from those of GeoNames. So some
-of these records are missed.
+name, latitude, longitude and kind, or with those of GBIF's Catalogue of Centroids. A record is near a point within the distance that
+CoordinateCleaner uses for the kind (Zizka et al. 2019, doi:10.1111/2041-210X.13152): 1 km for a centroid of a country or province, 100 m
+for an institution. For capitals, whose real records are many, it is 2 km in place of 10 km. Centres differ between lists: 39 of 190 by more
+than 2 km, up to 11 km, from those of GeoNames. So some of these records are missed.
 """
 
 from collections.abc import Sequence

@@ -4,6 +4,8 @@ import base64
 import csv
 import io
 import re
+import shlex
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +21,14 @@ from linnaeus.workloads.taxonomy.doctor.doctor_page import SHOWN_IN_ALL, doctor_
 from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
+from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
 from tests.workloads.taxonomy.doctor.conftest import table_findings
 from tests.workloads.taxonomy.sources import darwin_core_writer
+from tests.workloads.taxonomy.sources.conftest import records
+from tests.workloads.taxonomy.sources.test_camtrap_dp import biota_package
+
+__all__ = ["records"]  # a fixture
 
 
 def config_of(folder, name="manifest.csv"):
@@ -177,7 +184,25 @@ def test_a_corrected_manifest_has_the_links_of_photographs_and_no_password(rows,
     assert settings(tmp_path / "fixed.csv", records, []) == []
     assert inspect(config_of(tmp_path, "fixed.csv")).files.names.tolist() == [row["path"] for row in rows]
     remote = replace(records, files=UrlFiles("https://me:secret@host/photos?token=1", records.files.names))
-    assert settings(tmp_path / "fixed.csv", remote, []) == ["data.root=https://host/photos"]
+    assert settings(tmp_path / "fixed.csv", remote, []) == ["data.root='https://host/photos'"]
+
+
+def test_a_corrected_manifest_reads_photographs_in_a_zip_file(records, tmp_path):
+    biota_package(records, tmp_path)
+    package = tmp_path / "the package (1).zip"
+    with zipfile.ZipFile(package, "w") as archive:
+        for name in ("datapackage.json", "deployments.csv", "media.csv", "observations.csv"):
+            archive.write(tmp_path / name, f"top/{name}")
+        for row in records.rows:
+            archive.write(records.folder / row["path"], f"top/{row['path']}")
+    given = ["data=camtrap_dp", f"data.path='{package}'", "data.image_size=16"]
+    camera = inspect(compose(given).data, every_column=True)
+    check_files(camera)
+    (command,) = write_corrected(tmp_path / "fixed.csv", camera, [], given[1:]).splitlines()[1:]
+    words = shlex.split(command.removeprefix("next: linnaeus "))
+    assert words[2] == f"data.root='zip://top::{package}'"
+    ours, theirs = (build_source(compose(settings).data) for settings in (words, given))
+    assert ours.fingerprint == theirs.fingerprint and len(ours.ids) == len(records.rows)
 
 
 def photograph_folders(folder):

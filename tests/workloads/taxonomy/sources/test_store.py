@@ -85,6 +85,16 @@ def test_a_store_of_originals_is_the_manifest(records, tmp_path, capsys):
     assert ours.images.read(np.arange(9))[8].tolist() == theirs.images.read(np.arange(9))[8].tolist()
 
 
+@pytest.mark.parametrize("encoding, noted", [("raw", ["17"]), ("jpeg", ["17"]), ("original", [])])
+def test_images_larger_than_the_photographs_of_a_store_are_noted(encoding, noted, records, tmp_path):
+    side = [] if encoding == "original" else ["--short-side=16"]
+    assert prepare(tmp_path / "store", records, f"--images={encoding}", *side) == 0
+    for size, expected in (("16", []), ("17", noted)):
+        config = runs.composed(["data=store", f"data.path={tmp_path / 'store'}", f"data.image_size={size}"]).data
+        notes = [note for note in build_source(config).notes if "are enlarged to data.image_size" in note]
+        assert [note.split("image_size=")[1][:2] for note in notes] == expected
+
+
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
 def test_a_store_trains_and_has_the_labels_and_metadata_of_its_source(encoding, records, tmp_path):
     assert prepare(tmp_path / "store", records, f"--images={encoding}", "--short-side=16") == 0

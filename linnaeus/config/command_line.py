@@ -87,6 +87,15 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
+def setting_text(key: str, text: str) -> str:
+    """Return the setting KEY=VALUE of a text, as Hydra reads it: in quotes if the text has other characters than those of usual paths. In a
+    shell it must be quoted as well (`shlex`)."""
+    if re.fullmatch(r"[\w./-]+", text, re.ASCII):
+        return f"{key}={text}"
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", r"\'"), text)
+    return f"{key}='{escaped}'"
+
+
 def _refuse(message: str) -> NoReturn:
     option, hyphens = re.search(r"unrecognized arguments: (--?[\w.-]+)", message), _HYPHENS.search(message)
     if option and "." not in option[1] and (hint := foreign_hint(option[1])):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.config.choices import automatic_keys, with_choices
+from linnaeus.config.command_line import setting_text
 from linnaeus.config.environment import plain_tree, saved_tree
 from linnaeus.config.load import compose, compose_tree, group_files
 from linnaeus.config.messages import nearest_key
@@ -72,8 +73,7 @@ def another_seed(run: Path, name: str | None, seed: int) -> str:
         return shlex.join([*words, f"seed={seed + 1}"])
     stem = re.sub(r"(?<=.)-seed\d+$", "", name)
     free = next(number for number in itertools.count(seed + 1) if not run.with_name(f"{stem}-seed{number}").exists())
-    new = f"{stem}-seed{free}"
-    return shlex.join([*words, f"seed={free}", f"run.name={new}" if re.fullmatch(r"[\w.-]+", new) else f"run.name='{new}'"])
+    return shlex.join([*words, f"seed={free}", setting_text("run.name", f"{stem}-seed{free}")])
 
 
 def read_saved(file: Path) -> Tree:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import compose
+from linnaeus.config.command_line import setting_text
 from linnaeus.config.help import describe, help_text
 from linnaeus.requirements import PACKAGES
 
@@ -130,3 +131,10 @@ def test_the_preset_fdr_makes_one_step_of_everything(start, tmp_path):
     assert json.loads((run / "summary.json").read_text())["global_step"] == 1
     assert (run / "batches-rank0.jsonl").exists() and list((run / "debug").iterdir())
     assert len(out.splitlines()) < 100, "the metrics state is in files, not on the console"
+
+
+@pytest.mark.parametrize(
+    "text", ["st/o-1.e", "my store (1)", "a,b", "it's", "a\\", "a\\'b", "{a: 1}", "zip://a b::/x.zip", "ä", "a#b", "$x"]
+)
+def test_a_setting_that_is_printed_has_its_value_when_it_is_typed(text):
+    assert compose(["data=manifest", setting_text("data.path", text)]).data.path == text

@@ -5,6 +5,7 @@ A run in which the image size grows (`schedule.image_size`) has transforms for e
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
@@ -30,6 +31,13 @@ def build_transforms(config: Config, ranks: Sequence[str], side: int, training: 
     mixing = build_mixing(config, ranks, side)
     device = DistributedContext().device
     return Transforms(pipelines.build(training=True, device=device), pipelines.build_at_end(mixing is not None), mixing)
+
+
+def could_use_device(config: Config) -> bool:
+    """Return True if training images are augmented on the host, although this process trains on a GPU that can do it."""
+    device, augment = DistributedContext().device, config.augment
+    on_gpu = device is not None and device.type == "cuda"
+    return on_gpu and augment.place == "host" and augment.policy == "none" and registered("augment", augment.name) is None
 
 
 def build_mixing(config: Config, ranks: Sequence[str], side: int) -> PairMixing | None:

@@ -46,6 +46,7 @@ from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_sourc
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.report.example_photographs import save_examples
 from linnaeus.workloads.taxonomy.store import store_source
+from linnaeus.workloads.taxonomy.transforms import could_use_device
 
 log = logging.getLogger("linnaeus")
 
@@ -275,6 +276,8 @@ class TaxonomyWorkload(Workload):
             and not self.pairs_samples
         ):
             return "data.order=blocks reads neighbouring records together"
+        if not slow_disk and could_use_device(self.config):
+            return "augment.place=device augments on the GPU, so that the loader has a fraction of the work"
         return f"a smaller image (data.image_size={data.image_size} now) takes less time"
 
     def summary(self, final: Mapping[str, float]) -> list[str]:

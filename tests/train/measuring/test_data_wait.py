@@ -13,6 +13,7 @@ from linnaeus.distributed.processes import CoreSeconds
 from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train.measuring import data_wait
 from linnaeus.train.measuring.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
+from linnaeus.workloads.taxonomy import transforms
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs, watching
 
@@ -107,6 +108,14 @@ def test_the_remedies_of_the_sources_of_photographs() -> None:
     ):
         assert remedy(disk, *given, "data.image_size=64") == smaller
     assert remedy(True, "data=store", "data.path=s", "data.image_size=64", pairs=True) == smaller, "order=blocks has no pairs"
+
+
+def test_augmentation_on_the_host_beside_a_gpu_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transforms, "DistributedContext", lambda: SimpleNamespace(device=torch.device("cuda")))
+    store = ("data=store", "data.path=s")
+    assert str(remedy(False, *store)).startswith("augment.place=device augments on the GPU")
+    for disk, *given in ((True, "data.order=blocks"), (False, "augment.place=device"), (False, "augment.policy=randaugment")):
+        assert str(remedy(disk, *store, *given)).startswith("a smaller image")
 
 
 def test_a_run_gives_advice_and_has_the_figure_in_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

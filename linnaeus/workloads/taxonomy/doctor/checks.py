@@ -10,7 +10,7 @@ from linnaeus.workloads.taxonomy.doctor.known_places import near_known_places
 from linnaeus.workloads.taxonomy.doctor.leaks import bursts, group_leaks
 from linnaeus.workloads.taxonomy.doctor.photograph_checks import photograph_findings
 from linnaeus.workloads.taxonomy.doctor.pixels import measure_rows
-from linnaeus.workloads.taxonomy.doctor.places import coordinates, shared_points, uncertainties
+from linnaeus.workloads.taxonomy.doctor.places import coordinates, elevations, shared_points, uncertainties
 from linnaeus.workloads.taxonomy.doctor.repeated_rows import repeated_ids, repeated_photographs
 from linnaeus.workloads.taxonomy.doctor.species_ranges import far_from_their_species
 from linnaeus.workloads.taxonomy.doctor.taxon_names import foreign_genus, lineage_conflicts, spellings
@@ -30,6 +30,7 @@ CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
     near_known_places,
     shared_points,
     uncertainties,
+    elevations,
     dates,
     lineage_conflicts,
     spellings,

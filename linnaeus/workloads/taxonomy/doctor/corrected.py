@@ -14,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, counted, quoted
+from linnaeus.config.command_line import setting_text
+from linnaeus.errors import ConfigError, counted, quoted, redacted
 from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, is_url
+from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
 
 CHUNK = 10_000  # rows in memory as Python strings
 
@@ -32,10 +35,12 @@ def check_target(path: Path) -> None:
 
 
 def check_files(records: Inspected) -> None:
-    """Raise `ConfigError` if the photographs of the source are not files in a folder, since a manifest contains their paths."""
-    if not isinstance(records.files, FolderFiles):
+    """Raise `ConfigError` if the photographs of the source are not files in a folder or a zip file, or at URLs, since a manifest contains
+    their paths."""
+    if not isinstance(records.files, FolderFiles | UrlFiles | ZipFiles):
         raise ConfigError(
-            "--corrected: the photographs of this source are not files in a folder, which a manifest needs; remove the option"
+            "--corrected: the photographs of this source are not files in a folder, in a zip file or at URLs, which a manifest needs; "
+            "remove the option"
         )
 
 
@@ -54,22 +59,27 @@ def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding],
     emptied = sum(int((empty[name] & filled[name]).sum()) for name in empty)
     check_target(path)
     write_atomic(path, _csv(records, np.flatnonzero(keep), empty))
-    train = shlex.join(["linnaeus", "data=manifest", f"data.path={path}", *settings(path, records, overrides)])
+    train = shlex.join(["linnaeus", "data=manifest", setting_text("data.path", str(path)), *settings(path, records, overrides)])
     return f"{path}: {counted(int((~keep).sum()), 'row')} left out, {counted(emptied, 'cell')} emptied\nnext: {train}"
 
 
 def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[str]:
     """Return the settings KEY=VALUE with which `data=manifest` reads the corrected manifest `path` as the source was read. `overrides`:
     settings with which the source was read."""
-    assert isinstance(records.files, FolderFiles)
+    files = records.files
+    assert isinstance(files, FolderFiles | UrlFiles | ZipFiles)
+    root = f"zip://{files.inside.rstrip('/')}::{files.archive.resolve()}" if isinstance(files, ZipFiles) else files.root
     known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
     texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]
+    texts = [text for text in texts if text != "data.group_column=auto"]  # may be another column of a manifest
     given = {text.partition("=")[0] for text in texts}
-    read = {"taxonomy": records.config.taxonomy, "taxon_column": records.config.taxon_column}  # set by the readers of some formats
-    texts += [f"data.{name}={value}" for name, value in read.items() if value is not None and f"data.{name}" not in given]
+    names = ("taxonomy", "taxon_column", "group_column")  # keys that the readers of some formats set
+    read = {name: getattr(records.config, name) for name in names}
+    texts += [setting_text(f"data.{name}", value) for name, value in read.items() if value is not None and f"data.{name}" not in given]
     if records.config.rank_columns and not any(name.startswith("data.rank_columns") for name in given):
         texts.append("data.rank_columns={" + ",".join(f"{rank}:{name}" for rank, name in records.config.rank_columns.items()) + "}")
-    return texts if Path(records.files.root).resolve() == path.parent.resolve() else [f"data.root={records.files.root}", *texts]
+    beside = not is_url(root) and Path(root).resolve() == path.parent.resolve()
+    return texts if beside else [setting_text("data.root", redacted(root)), *texts]
 
 
 def _filled(records: Inspected, name: str) -> np.ndarray:

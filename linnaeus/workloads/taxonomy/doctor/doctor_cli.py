@@ -57,7 +57,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("doctor"), metavar="FOLDER", help="folder of the report (%(default)s)")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is an error or a warning")
     parser.add_argument("--corrected", type=Path, metavar="FILE", help="write a CSV without the wrong rows and cells; it must be new")
-    parser.add_argument("--places", type=Path, metavar="FILE", help="CSV of centroids and institutions: name, latitude, longitude, kind")
+    parser.add_argument(
+        "--places", type=Path, metavar="FILE", help="CSV or TSV of centroids and institutions: name, latitude, longitude, kind"
+    )
     parser.add_argument("--no-images", action="store_true", help="check the table only, without reading the photographs")
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that read photographs (%(default)s)"

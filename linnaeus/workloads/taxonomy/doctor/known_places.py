@@ -1,10 +1,10 @@
 """Check coordinates against points to which records are georeferenced if only a country, a province or a museum is known.
 
-The points are the capitals in `capitals.csv`, rounded to 0.01 degrees, and those of a CSV of the user (`--places`), with the columns name,
-latitude, longitude and kind. A record is near a point within the distance that CoordinateCleaner uses for the kind (Zizka et al. 2019,
-doi:10.1111/2041-210X.13152): 1 km for a centroid of a country or province, 100 m for an institution. For capitals, whose real records are
-many, it is 2 km in place of 10 km. Centres differ between lists: 39 of 190 by more than 2 km, up to 11 km, from those of GeoNames. So some
-of these records are missed.
+The points are the capitals in `capitals.csv`, rounded to 0.01 degrees, and those of a table of the user (`--places`), with the columns
+name, latitude, longitude and kind, or with those of GBIF's Catalogue of Centroids. A record is near a point within the distance that
+CoordinateCleaner uses for the kind (Zizka et al. 2019, doi:10.1111/2041-210X.13152): 1 km for a centroid of a country or province, 100 m
+for an institution. For capitals, whose real records are many, it is 2 km in place of 10 km. Centres differ between lists: 39 of 190 by more
+than 2 km, up to 11 km, from those of GeoNames. So some of these records are missed.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,8 @@ from linnaeus.workloads.taxonomy.manifest.table import read_table
 
 CAPITALS = Path(__file__).with_name("capitals.csv")
 COLUMNS = ("name", "latitude", "longitude", "kind")
+CATALOGUE = ("source_locality_name", "decimal_latitude", "decimal_longitude", "type")  # the same in centroids.tsv of GBIF's catalogue
+CATALOGUE_KINDS = {"pcli": "country", "adm1": "province"}  # its types: a country or an area with an own code, and a province
 KINDS: dict[str, tuple[float, Severity, str]] = {  # kind -> distance in km, severity, words of the finding
     "capital": (2.0, "note", "the centre of a capital"),
     "country": (1.0, "warning", "the centroid of a country"),
@@ -46,13 +48,16 @@ def read_places(path: Path) -> Places:
 
 def _places(path: Path, names: tuple[str, ...]) -> Places:
     def choose(header: Sequence[str]) -> Sequence[str]:
+        if set(CATALOGUE) <= set(header):
+            return CATALOGUE
         if absent := [name for name in names if name not in header]:
             raise ConfigError(f"--places: {quoted(str(path), 120)} has no column {absent[0]}; its columns must be {', '.join(COLUMNS)}")
         return names
 
     table = read_table(path, choose, "--places")
-    cells = {name: [column.values[code] for code in column.codes.tolist()] for name, column in table.columns.items()}
-    kind = [word.lower() for word in cells.get("kind", ["capital"] * len(table))]
+    own = dict(zip(CATALOGUE, COLUMNS, strict=True))
+    cells = {own.get(name, name): [column.values[code] for code in column.codes.tolist()] for name, column in table.columns.items()}
+    kind = [CATALOGUE_KINDS.get(word.lower(), word.lower()) for word in cells.get("kind", ["capital"] * len(table))]
     if unknown := sorted(set(kind) - set(KINDS)):
         raise ConfigError(f"--places: {quoted(str(path), 120)} has the kind {quoted(unknown[0])}; it must be one of {', '.join(KINDS)}")
     degrees = []

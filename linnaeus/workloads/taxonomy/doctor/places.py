@@ -1,6 +1,7 @@
 """Check coordinates of records.
 
-Findings are: latitude and longitude both 0, both equal, or swapped; whole degrees; points with many records; and unlikely uncertainty."""
+Findings are: latitude and longitude both 0, both equal, or swapped; whole degrees; points with many records; and unlikely uncertainties
+and elevations."""
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 
 SITE_NAMES = {name + end for name in ("site", "location", "plot", "camera", "deployment", "parentevent") for end in ("", "id", "uuid")}
 PLACEHOLDERS = (301, 3036, 999, 9999)  # metres; written by georeferencing services that find only a country, and by forms
+SEA_LEVEL = 10.0  # metres above and below 0 among which the rows of an elevation of exactly 0 are too frequent or not
+PEAK, PEAK_ROWS = 10.0, 10  # least number of rows of elevation 0: as a multiple of the mean of the other metres, and absolute
 SHARED_ROWS, SHARED_DAYS = 20, 10  # fewest rows and days at a point that many records share
 USUAL_SHARE = 0.2  # share of the rows; if more rows are at such points, the data are from fixed sites
 
@@ -77,6 +80,18 @@ def uncertainties(records: Inspected) -> list[Finding]:
             **remedy,
         ),
     ]
+
+
+def elevations(records: Inspected) -> list[Finding]:
+    """Return a finding with the rows whose elevation is exactly 0 if they are many more than the rows of other metres near the sea level;
+    otherwise []. Rows that training sets to missing, by data.elevation_missing=0, are not reported."""
+    elevation = records.elevation
+    zero = elevation == 0
+    near = int(((np.abs(elevation) <= SEA_LEVEL) & ~zero).sum()) / (2 * SEA_LEVEL)
+    if records.config.elevation_missing == 0 or zero.sum() < max(PEAK_ROWS, PEAK * near):
+        return []
+    text = f"other metres near 0 have {near:.1f} rows each: 0 may be an unknown elevation; data.elevation_missing=0 sets it to missing"
+    return found("elevation 0", "warning", zero, text)
 
 
 def _stands_out(values: np.ndarray, value: float) -> bool:

@@ -5,9 +5,9 @@
     taxa.csv.gz             the taxa with the ids of their ancestors
     photos/731/medium.jpg   photograph 731 in the size that data.photo_size chooses
 
-The tables have hundreds of millions of rows. They are read in blocks, and only the rows of downloaded photographs are kept in memory. Cells
-are separated by tabs and not quoted. Some photographs have an observation that is not in the table, and some observations have no
-photograph.
+The tables have hundreds of millions of rows. They are read in blocks, and only the rows of downloaded photographs are kept in memory. If
+data.root is a URL, all photographs of the table are used and kept. Cells are separated by tabs and not quoted. Some photographs have an
+observation that is not in the table, and some observations have no photograph.
 """
 
 import gzip
@@ -41,22 +41,23 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     """Return the downloaded photographs, in the order of their table.
 
     Raise ConfigError if a table or a needed column does not exist, a table cannot be read, or no photograph was downloaded."""
-    if is_url(config.root):
-        raise ConfigError(f"data.root: {quoted(config.root, 120)} is a URL; the photographs of the Open Data are read from a local folder")
     folder = Path(config.path).expanduser()
-    root = Path(config.root or folder).expanduser()
+    root = None if is_url(config.root) else Path(config.root or folder).expanduser()
     photos = _Rows(_find(folder, "photos"), ("photo_id", OBSERVATION, "extension"))
     observations = _Rows(_find(folder, "observations"), (OBSERVATION, "taxon_id", *[GRADE] * config.research_grade))
     taxonomy = config.taxonomy or str(_find(folder, "taxa"))
     header = list(dict.fromkeys(("path", *photos.header, *observations.header)))
     chosen = choose(header, taxonomy=taxonomy, taxon_column=config.taxon_column or "taxon_id")
 
-    downloaded = _downloaded(root)
+    downloaded = None if root is None else _downloaded(root)
     rows = photos.read([*photos.needed, *chosen], "photo_id", downloaded, NOT_DOWNLOADED)
     excluded = photos.left_out
-    unlisted = downloaded.filter(pc.invert(pc.is_in(downloaded, value_set=rows["photo_id"].combine_chunks())))
-    excluded.add(f"folder of a photograph that is not in {photos.path.name}", (f"photos/{name}" for name in unlisted.to_pylist()))
-    rows = _with_files(rows, root, config.photo_size, excluded)
+    path = pc.binary_join_element_wise("photos/", rows["photo_id"], f"/{config.photo_size}.", rows["extension"], "")
+    rows = rows.append_column("path", path)
+    if root is not None and downloaded is not None:
+        unlisted = downloaded.filter(pc.invert(pc.is_in(downloaded, value_set=rows["photo_id"].combine_chunks())))
+        excluded.add(f"folder of a photograph that is not in {photos.path.name}", (f"photos/{name}" for name in unlisted.to_pylist()))
+        rows = _with_files(rows, root, config.photo_size, excluded)
     found = observations.read([*observations.needed, GRADE, *chosen], OBSERVATION, rows[OBSERVATION].unique())
     place = pc.index_in(rows[OBSERVATION], value_set=found[OBSERVATION].combine_chunks())
     count = len(rows)
@@ -64,7 +65,7 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     rows = rows.filter(place.is_valid())
     repeated = _repeated(found, observations.path.name)
     found = found.take(place.drop_null())
-    notes = [f"{photos.path.name}: {counted(photos.total, 'photograph')}, {count:,} of them downloaded"]
+    notes = [f"{photos.path.name}: {counted(photos.total, 'photograph')}, {count:,} of them {'downloaded' if root else 'read by URL'}"]
     notes += [f"{observations.path.name}: {counted(n, 'row')} left out: {reason}" for reason, n in observations.left_out.items()]
     notes += repeated
     if GRADE in found.column_names:
@@ -127,11 +128,10 @@ def _downloaded(root: Path) -> pa.Array:
 
 
 def _with_files(rows: pa.Table, root: Path, size: str, excluded: LeftOut) -> pa.Table:
-    """Return the rows whose photographs have a file of this size, with a column of paths. Add the other photographs to `excluded`.
+    """Return the rows whose photographs have a file of this size. Add the other photographs to `excluded`.
 
     Raise `ConfigError` if no photograph has such a file."""
-    path = pc.binary_join_element_wise("photos/", rows["photo_id"], f"/{size}.", rows["extension"], "")
-    exist = FolderFiles(root, path.to_pylist()).sizes() != MISSING
+    exist = FolderFiles(root, rows["path"].to_pylist()).sizes() != MISSING
     if not exist.any():
         where = f"the folders in {quoted(str(root / 'photos'), 120)} are not those of photographs in the table"
         if len(rows):
@@ -139,7 +139,7 @@ def _with_files(rows: pa.Table, root: Path, size: str, excluded: LeftOut) -> pa.
             where = f"photos/{rows['photo_id'][0]} in {quoted(str(root), 120)} contains {list_some(names, 4) or 'no file'}"
         raise ConfigError(f"data.photo_size: no photograph was downloaded in the size {size}: {where}")
     excluded.add(NOT_DOWNLOADED, _ids(rows, pa.array(~exist)))
-    return rows.append_column("path", path).filter(pa.array(exist))
+    return rows.filter(pa.array(exist))
 
 
 class _Rows:
@@ -163,8 +163,8 @@ class _Rows:
         if len(set(self.header)) < len(self.header):
             raise ConfigError(f"data.path: {quoted(str(path), 120)} has two columns of one name: {list_some(self.header, 20)}; rename one")
 
-    def read(self, columns: Sequence[str], key: str, values: pa.Array, others: str = "") -> pa.Table:
-        """Return the rows whose cell in the column `key` is in `values`, with the columns in `columns` that the table has.
+    def read(self, columns: Sequence[str], key: str, values: pa.Array | None, others: str = "") -> pa.Table:
+        """Return the rows whose cell in the column `key` is in `values`, with the columns in `columns` that the table has. None: all rows.
 
         Rows with a wrong number of cells are added to `left_out`. If `others` is not empty, all other rows are added too, with `others` as
         the reason. Raise `ConfigError` if the table cannot be read."""
@@ -181,7 +181,8 @@ class _Rows:
             read_options=pa.csv.ReadOptions(block_size=BLOCK, encoding="utf-8-sig"),  # checked before rows are passed to `skip`
         )
         field = pa.dataset.field
-        wanted = {name: field(name) for name in columns if name in self.header} | {"": field(key).isin(values)}
+        wanted = {name: field(name) for name in columns if name in self.header}
+        wanted[""] = field(key).is_valid() if values is None else field(key).isin(values)
         try:
             scanner = pa.dataset.dataset(str(self.path), schema=schema, format=form).scanner(columns=wanted)
             batches = [self._kept(batch, others) for batch in scanner.to_batches()]

@@ -1,6 +1,7 @@
 """Complete a store whose parts are all written: join their tables, write the arrays of the records, the account, and store.json last."""
 
 import json
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linnaeus.config.command_line import setting_text
 from linnaeus.errors import ConfigError, list_some, shorten
 from linnaeus.files import TEMPORARY, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
@@ -91,7 +93,7 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], r
         record["split"] = split_note(rows, config)
     layout.write_record(store, record)
     remove_intermediate(store)
-    return [*account_lines(record), f"next: linnaeus data=store data.path={store}"]
+    return [*account_lines(record), f"next: {shlex.join(['linnaeus', 'data=store', setting_text('data.path', str(store))])}"]
 
 
 def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:

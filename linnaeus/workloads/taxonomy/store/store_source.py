@@ -39,6 +39,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     columns = layout.read_columns(store, record["columns"])
     excluded = LeftOut(record["excluded"], store / FILE_NAME)
     lines: list[str] = [record["split"]] if has_split and "split" in record else []
+    lines += _enlarged(record["encoding"], config.image_size)
     names = layout.read_lines(store / "names.txt")
     if config.split_file is not None:
         split = file_split(read_split_file(config.split_file), names, columns, lines)
@@ -72,6 +73,16 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     if not used.all():
         rows = replace(rows, split=split).take(np.flatnonzero(used))
     return source_of(replace(rows, split=None if split is None else split[used]), config)
+
+
+def _enlarged(encoding: dict, side: int) -> list[str]:
+    """Return a line if the photographs of a store are smaller than the images of `side` pixels that a run makes of them; otherwise []."""
+    short = encoding["short_side"]
+    if encoding["name"] == "original" or short >= side:
+        return []
+    return [
+        f"photographs of the store have a short side of at most {short}, and are enlarged to data.image_size={side}; prepare larger ones"
+    ]
 
 
 def _files(store: Path, record: dict, names: TextLines) -> StoreFiles:

@@ -4,6 +4,8 @@ import base64
 import csv
 import io
 import re
+import shlex
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +21,14 @@ from linnaeus.workloads.taxonomy.doctor.doctor_page import SHOWN_IN_ALL, doctor_
 from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
+from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
 from tests.workloads.taxonomy.doctor.conftest import table_findings
+from tests.workloads.taxonomy.sources import darwin_core_writer
+from tests.workloads.taxonomy.sources.conftest import records
+from tests.workloads.taxonomy.sources.test_camtrap_dp import biota_package
+
+__all__ = ["records"]  # a fixture
 
 
 def config_of(folder, name="manifest.csv"):
@@ -147,6 +156,53 @@ def test_the_settings_of_a_corrected_manifest_read_it_as_the_source_was_read(row
     assert again.tree.ranks == ("genus", "species") and (again.labels == records.labels).all() and (again.sizes > 0).all()
     folder = inspect(compose(["data=image_folder", f"data.path={photograph_folders(tmp_path)}"]).data)
     assert settings(tmp_path / "folders.csv", folder, [])[1:] == ["data.rank_columns={genus:genus,species:species}"]
+
+
+def test_a_corrected_manifest_keeps_the_groups_that_the_format_has_by_default(tmp_path):
+    core = [{"id": f"{i}", "species": ("Fagus sylvatica", "Tilia cordata")[i % 2], "occurrenceID": f"o{i // 4}"} for i in range(8)]
+    media = [{"coreid": row["id"], "identifier": f"http://a.org/{row['id']}.jpg"} for row in core]
+    for row in core:
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{row['id']}.jpg")
+    path = darwin_core_writer.write(tmp_path / "archive", darwin_core_writer.archive(core, media))
+    given = ["data=darwin_core", f"data.path={path}", f"data.root={tmp_path}"]
+    for own, column in (([], "occurrenceID"), (["data.group_column=auto"], "occurrenceID"), (["data.group_column=null"], None)):
+        texts = settings(tmp_path / "fixed.csv", inspect(compose([*given, *own]).data), own)
+        assert compose(["data=manifest", "data.path=fixed.csv", *texts]).data.group_column == column
+
+
+def test_a_corrected_manifest_has_the_links_of_photographs_and_no_password(rows, inspected, tmp_path):
+    inspected(rows)
+    for row in rows[:20]:
+        row["path"] = f"file://{tmp_path / row['path']}"
+    with (tmp_path / "manifest.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    records = inspect(config_of(tmp_path))
+    check_files(records)
+    write_corrected(tmp_path / "fixed.csv", records, [], [])
+    assert settings(tmp_path / "fixed.csv", records, []) == []
+    assert inspect(config_of(tmp_path, "fixed.csv")).files.names.tolist() == [row["path"] for row in rows]
+    remote = replace(records, files=UrlFiles("https://me:secret@host/photos?token=1", records.files.names))
+    assert settings(tmp_path / "fixed.csv", remote, []) == ["data.root='https://host/photos'"]
+
+
+def test_a_corrected_manifest_reads_photographs_in_a_zip_file(records, tmp_path):
+    biota_package(records, tmp_path)
+    package = tmp_path / "the package (1).zip"
+    with zipfile.ZipFile(package, "w") as archive:
+        for name in ("datapackage.json", "deployments.csv", "media.csv", "observations.csv"):
+            archive.write(tmp_path / name, f"top/{name}")
+        for row in records.rows:
+            archive.write(records.folder / row["path"], f"top/{row['path']}")
+    given = ["data=camtrap_dp", f"data.path='{package}'", "data.image_size=16"]
+    camera = inspect(compose(given).data, every_column=True)
+    check_files(camera)
+    (command,) = write_corrected(tmp_path / "fixed.csv", camera, [], given[1:]).splitlines()[1:]
+    words = shlex.split(command.removeprefix("next: linnaeus "))
+    assert words[2] == f"data.root='zip://top::{package}'"
+    ours, theirs = (build_source(compose(settings).data) for settings in (words, given))
+    assert ours.fingerprint == theirs.fingerprint and len(ours.ids) == len(records.rows)
 
 
 def photograph_folders(folder):

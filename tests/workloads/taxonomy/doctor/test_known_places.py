@@ -65,6 +65,18 @@ def test_places_of_the_user_are_warnings(rows, inspected, tmp_path):
     assert not rows_of(near_known_places(inspected(rows)), "near country")  # not without the list
 
 
+def test_the_catalogue_of_centroids_of_gbif_is_read_as_it_is(tmp_path):
+    header = "iso3 iso2 gadm1 gbif_name type area_sqkm decimal_longitude decimal_latitude source_locality_name source_reference source"
+    lines = [
+        "FRA\tFR\t\tFrance\tPCLI\t548000.1\t2.5511\t46.5512\tFrance\thttps://a.org/c.html\tGeoNames",
+        "DEU\tDE\tDEU.2_1\t\tADM1\t\t11.3998\t48.9601\tBavaria\thttps://a.org/c.html\tGeoNames",
+    ]
+    (tmp_path / "centroids.tsv").write_text("\n".join([header.replace(" ", "\t"), *lines]) + "\n")
+    found = read_places(tmp_path / "centroids.tsv")
+    assert (found.name[:2], found.kind[:3]) == (["France", "Bavaria"], ["country", "province", "capital"])
+    assert (found.latitude[:2].tolist(), found.longitude[:2].tolist()) == ([46.5512, 48.9601], [2.5511, 11.3998])
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

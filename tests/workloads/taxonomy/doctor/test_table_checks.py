@@ -200,6 +200,21 @@ def test_many_rows_on_new_year(rows, inspected):
     assert finding.check == "1 January" and finding.rows.tolist() == new_year
 
 
+def test_an_elevation_of_0_that_is_too_frequent(rows, inspected):
+    zero = list(range(300, 320))
+    for row in zero[:9]:
+        rows[row]["elevation"] = "0.0"
+    assert table_findings(inspected(rows)) == []  # a beach
+    for row in zero:
+        rows[row]["elevation"] = "0"
+    (finding,) = table_findings(inspected(rows))
+    assert finding.check == "elevation 0" and finding.severity == "warning" and finding.rows.tolist() == zero
+    assert table_findings(inspected(rows, "data.elevation_missing=0")) == []
+    for number, row in enumerate(rows[320:380]):
+        row["elevation"] = f"{number % 10 + 1}"  # 3 rows of each metre of a coast
+    assert table_findings(inspected(rows)) == []
+
+
 def test_the_future_begins_the_day_after_tomorrow(rows, inspected):
     rows[5]["date"], rows[6]["date"] = "2024-03-01", "2024-03-02"
     findings = times.dates(inspected(rows), today=datetime.date(2024, 2, 29))

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import sys
 import threading
@@ -72,13 +73,26 @@ def files(folder):
 
 
 def test_a_store_of_originals_is_the_manifest(records, tmp_path, capsys):
-    assert prepare(tmp_path / "store", records, "--images=original") == 0
+    store = tmp_path / "the store (1)"
+    assert prepare(store, records, "--images=original") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split() == [str(len(records.rows)), "records"] and printed[-1].startswith("next: linnaeus data=store")
-    assert len(files(tmp_path / "store/parts")) == -(-len(records.rows) // 30)
-    theirs, ours = source_of("data=manifest", f"data.path={records.folder / 'manifest.csv'}"), store_of(tmp_path / "store")
+    assert len(files(store / "parts")) == -(-len(records.rows) // 30)
+    theirs = source_of("data=manifest", f"data.path={records.folder / 'manifest.csv'}")
+    (path,) = shlex.split(printed[-1].removeprefix("next: linnaeus data=store "))  # as printed
+    ours = store_of(path.removeprefix("data.path="))
     assert ours.fingerprint == theirs.fingerprint and ours.ids.tolist() == theirs.ids.tolist()
     assert ours.images.read(np.arange(9))[8].tolist() == theirs.images.read(np.arange(9))[8].tolist()
+
+
+@pytest.mark.parametrize("encoding, noted", [("raw", ["17"]), ("jpeg", ["17"]), ("original", [])])
+def test_images_larger_than_the_photographs_of_a_store_are_noted(encoding, noted, records, tmp_path):
+    side = [] if encoding == "original" else ["--short-side=16"]
+    assert prepare(tmp_path / "store", records, f"--images={encoding}", *side) == 0
+    for size, expected in (("16", []), ("17", noted)):
+        config = runs.composed(["data=store", f"data.path={tmp_path / 'store'}", f"data.image_size={size}"]).data
+        notes = [note for note in build_source(config).notes if "are enlarged to data.image_size" in note]
+        assert [note.split("image_size=")[1][:2] for note in notes] == expected
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])

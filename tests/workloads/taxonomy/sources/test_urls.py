@@ -34,6 +34,7 @@ from tests.workloads.taxonomy.sources.conftest import photograph, read_in_proces
 from tests.workloads.taxonomy.sources.test_camtrap_dp import biota_package
 from tests.workloads.taxonomy.sources.test_darwin_core import core_of, media_of
 from tests.workloads.taxonomy.sources.test_inat_competition import competition_of, dump
+from tests.workloads.taxonomy.sources.test_inat_open_data import not_downloaded, open_data
 from tests.workloads.taxonomy.sources.test_store import files, small_parts, store_of, write_rows
 from tests.workloads.taxonomy.sources.test_webdataset import sharded
 
@@ -183,6 +184,19 @@ def test_other_sources_at_a_url_give_the_store_of_their_folder(source, records, 
     assert left.fingerprint == right.fingerprint and left.ids.tolist() == right.ids.tolist() and len(left.ids) > 50
     assert files(tmp_path / "remote/parts") == files(tmp_path / "local/parts")
     assert read_record(tmp_path / "remote")["request"] == read_record(tmp_path / "local")["request"]
+
+
+def test_photographs_of_the_open_data_are_read_by_url_and_their_tables_from_files(records, tmp_path, memory):
+    data = open_data(records, tmp_path / "data")
+    keys = (f"data.path={data.folder}", "--short-side=16")
+    assert prepare("inat_open_data", tmp_path / "local", *keys) == 0
+    url = memory(data.folder)
+    shutil.rmtree(data.folder / "photos")
+    assert prepare("inat_open_data", tmp_path / "remote", *keys, f"data.root={url}", "data.max_bad_fraction=0.5") == 0
+    assert store_of(tmp_path / "remote").fingerprint == store_of(tmp_path / "local").fingerprint
+    assert files(tmp_path / "remote/parts") == files(tmp_path / "local/parts")
+    assert read_record(tmp_path / "remote")["excluded"] == {"image file missing": not_downloaded(data)}
+    assert any("of them read by URL" in note for note in read_record(tmp_path / "remote")["notes"])
 
 
 def test_photographs_are_read_by_the_links_of_an_archive(records, tmp_path):

@@ -132,6 +132,8 @@ class TaxonomyWorkload(Workload):
         self._schedule, bad = schedule, self.quarantine.samples
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.data_source, self.validation_rows, self.config, schedule, False, bad)
+        if self.config.run.init_from is None:  # otherwise the weights may have learnt a component that no row has
+            self.validation_set.present[:, [name not in self.known for name in self.inputs]] = False
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
         self.notes = (*self.notes, *self.train_set.notes, *nulls)
 

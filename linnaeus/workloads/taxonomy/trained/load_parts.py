@@ -90,7 +90,17 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
     if calibrated and calibration is None and (path / CALIBRATION).exists():
         note = f"{path / CALIBRATION} was fitted for other weights and is not used; calibrate again with this checkpoint"
         weights = replace(weights, notes=[*weights.notes, note])
-    return Parts(Description.of_run(config), tree, weights, calibration, _run_prior(path, calibration, tree))
+    description = Description.of_run(config, _untrained_components(path, config))
+    return Parts(description, tree, weights, calibration, _run_prior(path, calibration, tree))
+
+
+def _untrained_components(run: Path, config: Config) -> tuple[str, ...]:
+    """Return the metadata components that no training photograph of the run had; () if the run started from the weights of another one,
+    which may have learnt them."""
+    if config.run.init_from is not None:
+        return ()
+    shares = (read_json(run / "dataset.json") or {}).get("metadata") or {}
+    return tuple(name for name in config.data.components if name in shares and shares[name]["training"] == 0)
 
 
 def prior_path(run: Path, record: PriorRecord) -> Path:

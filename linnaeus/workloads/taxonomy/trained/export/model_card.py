@@ -52,7 +52,7 @@ def _strangers(calibration: Calibration | None) -> str:
 
 def _use(description: Description, calibration: Calibration | None) -> str:
     prior = calibration.prior.components if calibration is not None and calibration.prior is not None else ()
-    components = (*description.components, *prior)
+    components = (*description.read, *prior)
     arguments = {"SPATIAL": "latitude=52.1, longitude=4.3", "TEMPORAL": 'date="2026-05-01"', "ELEVATION": "elevation=20"}
     given = "".join(f", {arguments[name]}" for name in components)
     known = f"Metadata that the model reads: {', '.join(components)}; each may be left out." if components else ""

@@ -20,6 +20,7 @@ from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRec
 from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.trained_models import workload_of
 
 
 class Parts(NamedTuple):
@@ -80,7 +81,7 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
         return Parts(*load_bundle(path, plugins))
     if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path} is neither a run directory (it has no config.yaml) nor a bundle (config.json of linnaeus export)")
+        raise ConfigError(f"{path} is of workload={workload_of(path)}; this needs one of workload=taxonomy")
     config = configuration_of(path)
     if config.workload.name != "taxonomy":
         raise ConfigError(f"{path} is a run of workload={config.workload.name}; this needs one of workload=taxonomy")

@@ -32,7 +32,7 @@ class Description:
     max_image_pixels: int  # photographs with more pixels are refused
     plugins: tuple[str, ...] = ()  # packages that define parts of the model
     center_crop: float = 1.0  # augment.center_crop: side of the central square that the network reads / short side of the photograph
-    untrained: tuple[str, ...] = ()  # those of `components` that no training photograph had, so that the network cannot use them
+    untrained: tuple[str, ...] = ()  # components, and quantities of `PARTS`, that no training photograph had: they are not read
 
     @property
     def read(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
-from linnaeus.workloads.taxonomy.components import WIDTHS, column_slices
+from linnaeus.workloads.taxonomy.components import WIDTHS, column_slices, part_columns
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
@@ -164,7 +164,7 @@ class TrainedNetwork:
         return self.model(dict(prepared) | self._network_inputs(prepared))  # type: ignore[no-any-return]
 
     def _network_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return `meta` float [B, F] and `present` bool [B, M] for all M components of the network. Untrained components are absent."""
+        """Return `meta` float [B, F] and `present` bool [B, M] for all M components of the network. Untrained metadata are absent."""
         slices = column_slices(self.description.read)
         meta, present = prepared["meta"][:, : slices[-1].stop if slices else 0], prepared["present"][:, : len(slices)]
         for place, name in enumerate(self.description.components):
@@ -173,6 +173,9 @@ class TrainedNetwork:
                 absent = meta.new_zeros(meta.shape[0], WIDTHS[name]), present.new_zeros(present.shape[0], 1)
                 meta = torch.cat([meta[:, :start], absent[0], meta[:, start:]], 1)
                 present = torch.cat([present[:, :place], absent[1], present[:, place:]], 1)
+        for own in part_columns(self.description.components, self.description.untrained):
+            zeros = meta.new_zeros(meta.shape[0], own.stop - own.start)
+            meta = torch.cat([meta[:, : own.start], zeros, meta[:, own.stop :]], 1)
         return {"meta": meta, "present": present}
 
     def prior_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:

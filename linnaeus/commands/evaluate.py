@@ -85,7 +85,13 @@ def _listed(text: str) -> list[str]:
 
 def _of_run(options: argparse.Namespace) -> list[str]:
     from linnaeus.train.evaluation import Variant, evaluate
+    from linnaeus.workloads.language.trained.transformers_folder import is_transformers_folder
+    from linnaeus.workloads.trained_models import workload_of
 
+    texts = [word for word in options.overrides if "=" not in word and Path(word).is_file()]
+    if is_transformers_folder(options.model) or (texts and workload_of(options.model) == "language"):
+        shown = " ".join([str(options.model), *(texts or ["TEXT"])])
+        raise ConfigError(f"evaluate scores the rows of a run; the loss of a language model on texts is that of: linnaeus score {shown}")
     variants = [Variant(size, tta) for size in options.image_size or [None] for tta in options.tta or [None]]
     return evaluate(options.model, options.split or "validation", options.checkpoint or "best", options.overrides, options.output, variants)
 

@@ -89,7 +89,14 @@ def own_json(folder: Path, name: str) -> dict[str, Any] | None:
 def validated(run: Path, source: str) -> dict[str, Any]:
     """Return the validation metrics of a run at a checkpoint, by name; {} if its step was not validated. `source`: path of the checkpoint,
     which contains `step-N`."""
-    step = re.search(r"step-\d+", source)
-    files = sorted((run / "validation" / step[0]).glob("*.json")) if step else []
+    folder = validation_folder(run, source)
+    files = [] if folder is None else sorted(folder.glob("*.json"))
     contents = [read_json(file) or {} for file in files]
     return {name: value for content in contents for name, value in content.get("metrics", {}).items()}
+
+
+def validation_folder(run: Path, source: str) -> Path | None:
+    """Return the folder with the validation results of a run at a checkpoint, which may not exist; None if `source`, the path of the
+    checkpoint, does not contain `step-N`."""
+    steps = re.findall(r"step-\d+", source)  # the name of the run may contain one, too
+    return run / "validation" / steps[-1] if steps else None

@@ -18,6 +18,7 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest exceeds the range on land, so its phase determines the elevation
 WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIODS)}
 COMPONENTS = tuple(WIDTHS)
+PARTS = {"uncertainty": ("SPATIAL", 3, 5), "hour": ("TEMPORAL", 4, 7)}  # may be unknown in a known component -> its columns there
 BLOCK = 1 << 13  # observations that are encoded at once, so that they fit into the cache of a core
 
 
@@ -30,6 +31,13 @@ def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
         raise ConfigError(f"data.components: {list(components)} names a component twice")
     ends = np.cumsum([0, *(WIDTHS[name] for name in components)]).tolist()
     return tuple(slice(a, b) for a, b in pairwise(ends))
+
+
+def part_columns(components: Sequence[str], names: Sequence[str]) -> list[slice]:
+    """Return the columns, in the feature matrix of `components`, of the quantities of `PARTS` that are in `names`."""
+    first = {name: own.start for name, own in zip(components, column_slices(components), strict=True)}
+    parts = [PARTS[name] for name in names if name in PARTS and PARTS[name][0] in first]
+    return [slice(first[component] + start, first[component] + stop) for component, start, stop in parts]
 
 
 def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -74,7 +74,8 @@ def _facts(source: Source, counts: Counts, drawn: Sequence[np.ndarray]) -> dict[
         "groups": None if source.group is None else {split: len(np.unique(source.group[rows])) for split, rows in per_split.items()},
         "ranks": {rank: _rank_facts(source, r, counts, drawn[r]) for r, rank in enumerate(source.tree.ranks)},
         "metadata": {
-            name: {split: _share(known[rows]) for split, rows in per_split.items()} for name, known in _known(source.metadata).items()
+            name: {split: _share(known[rows]) for split, rows in per_split.items()}
+            for name, known in known_metadata(source.metadata).items()
         },
         "excluded": dict(source.excluded),
         "unreadable": len(source.unreadable),
@@ -96,7 +97,7 @@ def _rank_facts(source: Source, r: int, counts: Counts, drawn: np.ndarray) -> di
     }
 
 
-def _known(metadata: Metadata) -> dict[str, np.ndarray]:
+def known_metadata(metadata: Metadata) -> dict[str, np.ndarray]:
     """Return name -> bool [N], True where the value is known. The names are the metadata components and the quantities uncertainty, day and
     hour."""
     known = {f.name: ~np.isnan(getattr(metadata, f.name)) for f in fields(Metadata)}

@@ -25,9 +25,9 @@ from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.taxonomy import manifest
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
-from linnaeus.workloads.taxonomy.components import column_slices, presence
+from linnaeus.workloads.taxonomy.components import PARTS, column_slices, part_columns, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
-from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.dataset_record import known_metadata, process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.heads.sharded import ShardedHead, check_sharded
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
@@ -133,8 +133,18 @@ class TaxonomyWorkload(Workload):
         self._schedule, bad = schedule, self.quarantine.samples
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.data_source, self.validation_rows, self.config, schedule, False, bad)
+        if self.config.run.init_from is None:  # otherwise the weights may have learnt metadata that no row has
+            self._hide_untrained(self.validation_set)
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
         self.notes = (*self.notes, *self.train_set.notes, *nulls)
+
+    def _hide_untrained(self, dataset: TaxonomyDataset) -> None:
+        """Make metadata absent in `dataset` that no training row has: the weights that would read them are random."""
+        known = known_metadata(self.data_source.metadata)
+        absent = [name for name in (*self.inputs, *PARTS) if not known[name][self.train_rows].any()]
+        dataset.present[:, [name in absent for name in self.inputs]] = False
+        for columns in part_columns(self.inputs, absent):
+            dataset.meta[:, columns] = 0
 
     def reading_set(self) -> TaxonomyDataset:
         """Return a dataset of the training rows without augmentation, mixing and masking, as validation reads its rows."""

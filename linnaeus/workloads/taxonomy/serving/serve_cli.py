@@ -196,11 +196,13 @@ def _card(path: Path, model: TrainedClassifier) -> str:
     from linnaeus.files import read_json
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
+    from linnaeus.workloads.taxonomy.trained.export.weak_clades import validated_classes
     from linnaeus.workloads.trained_models import own_file, validated
 
     if not bundle.is_bundle(path):
         metrics = validated(path, model.weights.source)
-        return model_card(model.description, model.tree, read_json(path / "dataset.json") or {}, metrics, model.calibration)
+        classes = validated_classes(path, model.weights.source)
+        return model_card(model.description, model.tree, read_json(path / "dataset.json") or {}, metrics, classes, model.calibration)
     return own_file(path, bundle.CARD).read_text(encoding="utf-8", errors="replace") if (path / bundle.CARD).exists() else ""
 
 

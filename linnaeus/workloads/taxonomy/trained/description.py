@@ -32,14 +32,20 @@ class Description:
     max_image_pixels: int  # photographs with more pixels are refused
     plugins: tuple[str, ...] = ()  # packages that define parts of the model
     center_crop: float = 1.0  # augment.center_crop: side of the central square that the network reads / short side of the photograph
+    untrained: tuple[str, ...] = ()  # components, and quantities of `PARTS`, that no training photograph had: they are not read
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Return the metadata components that predictions read."""
+        return tuple(name for name in self.components if name not in self.untrained)
 
     @classmethod
-    def of_run(cls, config: Config) -> Description:
-        """Return the description of the model that a run with this configuration trains."""
+    def of_run(cls, config: Config, untrained: tuple[str, ...] = ()) -> Description:
+        """Return the description of the model that a run with this configuration trains. `untrained`: as in the class."""
         limit = config.data.max_image_pixels if isinstance(config.data, RecordsConfig) else MAX_PIXELS
         components, plugins = tuple(config.data.components), tuple(config.plugins)
         augment = config.augment
-        return cls(config.model, config.head, image_sizes(config), components, augment.tta, limit, plugins, augment.center_crop)
+        return cls(config.model, config.head, image_sizes(config), components, augment.tta, limit, plugins, augment.center_crop, untrained)
 
     def plain(self) -> dict[str, Any]:
         """Return the description as a dict for JSON, which `from_plain` reads."""
@@ -59,6 +65,7 @@ class Description:
             model, head = (typed_group(group, content[group], "taxonomy") for group in ("model", "head"))
             sizes = tuple(int(side) for side in content["image_sizes"])
             column_slices(components)
+            untrained = tuple(map(str, content.get("untrained", ())))  # not in bundles of earlier programs
             crop = float(content.get("center_crop", 1.0))  # not in bundles of version 1
             if not 0 < crop <= 1:
                 raise ConfigError(f"center_crop is {crop}; it must be above 0 and at most 1")
@@ -68,7 +75,7 @@ class Description:
                 raise ConfigError("mean and std are not those of this program")
             if isinstance(model, TimmConfig) and ("/" in model.backbone or ":" in model.backbone):
                 raise ConfigError(f"model.backbone is {model.backbone}, whose description is on a server; it is not downloaded")
-            return cls(model, head, sizes, components, content["tta"], int(content["max_image_pixels"]), plugins, crop)
+            return cls(model, head, sizes, components, content["tta"], int(content["max_image_pixels"]), plugins, crop, untrained)
         except ConfigError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:

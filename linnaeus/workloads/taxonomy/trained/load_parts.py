@@ -13,6 +13,7 @@ from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import read_json
+from linnaeus.workloads.taxonomy.components import PARTS
 from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import VIEWS, Description
@@ -20,6 +21,7 @@ from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRec
 from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.trained_models import workload_of
 
 
 class Parts(NamedTuple):
@@ -80,7 +82,7 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
         return Parts(*load_bundle(path, plugins))
     if not (path / "config.yaml").is_file():
-        raise ConfigError(f"{path} is neither a run directory (it has no config.yaml) nor a bundle (config.json of linnaeus export)")
+        raise ConfigError(f"{path} is of workload={workload_of(path)}; this needs one of workload=taxonomy")
     config = configuration_of(path)
     if config.workload.name != "taxonomy":
         raise ConfigError(f"{path} is a run of workload={config.workload.name}; this needs one of workload=taxonomy")
@@ -90,7 +92,17 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
     if calibrated and calibration is None and (path / CALIBRATION).exists():
         note = f"{path / CALIBRATION} was fitted for other weights and is not used; calibrate again with this checkpoint"
         weights = replace(weights, notes=[*weights.notes, note])
-    return Parts(Description.of_run(config), tree, weights, calibration, _run_prior(path, calibration, tree))
+    description = Description.of_run(config, _untrained_metadata(path, config))
+    return Parts(description, tree, weights, calibration, _run_prior(path, calibration, tree))
+
+
+def _untrained_metadata(run: Path, config: Config) -> tuple[str, ...]:
+    """Return the metadata components and the quantities of `PARTS` that no training photograph of the run had; () if the run started from
+    the weights of another one, which may have learnt them."""
+    if config.run.init_from is not None:
+        return ()
+    shares = (read_json(run / "dataset.json") or {}).get("metadata") or {}
+    return tuple(name for name in (*config.data.components, *PARTS) if name in shares and shares[name]["training"] == 0)
 
 
 def prior_path(run: Path, record: PriorRecord) -> Path:

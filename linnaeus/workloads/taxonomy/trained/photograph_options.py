@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
@@ -65,16 +65,31 @@ def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
         raise ConfigError(f"--out: {out.parent} is not a folder; make it, or choose another file")
 
 
-def photographs_of(options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
-    """Return the photographs that PHOTOS or --manifest name. `components` and `copied`: as in `from_manifest`.
+def photographs_of(
+    options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = (), untrained: Sequence[str] = ()
+) -> Inputs:
+    """Return the photographs that PHOTOS or --manifest name. `components` and `copied`: as in `from_manifest`. `untrained`: as in
+    `Description`.
 
     Raise `ConfigError` as `from_paths` and `from_manifest` do."""
     from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths
 
     if options.manifest:
-        return from_manifest(options.manifest, options.setting, components, copied)
+        inputs = from_manifest(options.manifest, options.setting, components, copied)
+        return replace(inputs, notes=(*inputs.notes, *_untrained(inputs, components, untrained)))
     inputs = from_paths(options.photos, vars(options))
-    return replace(inputs, notes=(*inputs.notes, *_without_effect(options, components)))
+    return replace(inputs, notes=(*inputs.notes, *_without_effect(options, components), *_untrained(inputs, components, untrained)))
+
+
+def _untrained(inputs: Inputs, components: Sequence[str], untrained: Sequence[str]) -> list[str]:
+    """Return a line of text about each quantity that photographs have and the model does not read, although it reads its component."""
+    from linnaeus.workloads.taxonomy.components import PARTS
+
+    parts = [name for name in untrained if name in PARTS and PARTS[name][0] in components]
+    known = {name: sum(value == value for value in getattr(inputs.metadata, name).tolist()) for name in parts}
+    return [
+        f"no effect: {name} of {counted(count, 'photograph')}; no training photograph had one" for name, count in known.items() if count
+    ]
 
 
 def _without_effect(options: argparse.Namespace, components: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
-from linnaeus.workloads.taxonomy.components import column_slices
+from linnaeus.workloads.taxonomy.components import WIDTHS, column_slices, part_columns
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
@@ -70,9 +70,9 @@ class TrainedNetwork:
     def use_prior(self, prior: PlacePrior | None) -> None:
         """Weight all later predictions by a prior; None: use no prior.
 
-        Set `components` to the metadata components of the network, followed by the components of the prior."""
+        Set `components` to the metadata components that the network can use, followed by the components of the prior."""
         self.prior = None if prior is None else prior.to(self.device)
-        self.components = self.description.components + (() if prior is None else prior.components)
+        self.components = self.description.read + (() if prior is None else prior.components)
         self.preparation = BatchPreparation(self.components, column_slices(self.components))
 
     def read(self, photograph: Photograph) -> np.ndarray:
@@ -161,16 +161,29 @@ class TrainedNetwork:
         """Return the outputs `scores` and `features` of the network for a normalised batch, without test-time augmentation.
 
         `prepared` may also have the metadata columns of the prior. The network does not read them."""
-        slices, inputs = column_slices(self.description.components), dict(prepared)
-        own = {"meta": inputs["meta"][:, : slices[-1].stop if slices else 0], "present": inputs["present"][:, : len(slices)]}
-        return self.model(inputs | own)  # type: ignore[no-any-return]
+        return self.model(dict(prepared) | self._network_inputs(prepared))  # type: ignore[no-any-return]
+
+    def _network_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return `meta` float [B, F] and `present` bool [B, M] for all M components of the network. Untrained metadata are absent."""
+        slices = column_slices(self.description.read)
+        meta, present = prepared["meta"][:, : slices[-1].stop if slices else 0], prepared["present"][:, : len(slices)]
+        for place, name in enumerate(self.description.components):
+            if name in self.description.untrained:
+                start = sum(WIDTHS[before] for before in self.description.components[:place])
+                absent = meta.new_zeros(meta.shape[0], WIDTHS[name]), present.new_zeros(present.shape[0], 1)
+                meta = torch.cat([meta[:, :start], absent[0], meta[:, start:]], 1)
+                present = torch.cat([present[:, :place], absent[1], present[:, place:]], 1)
+        for own in part_columns(self.description.components, self.description.untrained):
+            zeros = meta.new_zeros(meta.shape[0], own.stop - own.start)
+            meta = torch.cat([meta[:, : own.start], zeros, meta[:, own.stop :]], 1)
+        return {"meta": meta, "present": present}
 
     def prior_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the inputs of the prior from a normalised batch: `meta` float [B, F] and `present` bool [B, M] for the M components of the
         prior.
 
         Without a prior both tensors have no columns."""
-        slices = column_slices(self.description.components)
+        slices = column_slices(self.description.read)
         return {"meta": prepared["meta"][:, slices[-1].stop if slices else 0 :], "present": prepared["present"][:, len(slices) :]}
 
     def _limited(self, scores: Scores) -> tuple[list[Tensor], Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import linnaeus
+import linnaeus.__main__
 from linnaeus.workloads.language.tokenizers import PIECE_SIZE
 from linnaeus.workloads.language.trained import score_cli
 from tests.workloads.language.trained.conftest import published_gpt2, validation_text
@@ -135,3 +136,19 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, refused) -> None:
         ([tmp_path / "nothing", tmp_path / "short.txt"], "does not exist"),
     ):
         assert message in refused(*words), message
+
+
+def test_commands_for_classifiers_name_the_command_for_texts(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    text, published = tmp_path / "a.txt", published_gpt2(tmp_path)
+    text.write_text("abc")
+    of_the_rows = "error: evaluate scores the rows of a run; the loss of a language model on texts is that of: linnaeus score"
+    for words, message in (
+        (["evaluate", run, text], f"{of_the_rows} {run} {text}"),
+        (["evaluate", published], f"{of_the_rows} {published} TEXT"),
+        (["evaluate", published, text], f"{of_the_rows} {published} {text}"),
+        (["evaluate", run, "a.txt"], "error: 'a.txt' is not a setting; give it as key=value"),  # no such file
+        (["predict", published, "a.jpg"], f"error: {published} is of workload=language; this needs one of workload=taxonomy"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            linnaeus.__main__.main([str(word) for word in words])
+        assert ended.value.code == 2 and capsys.readouterr().err.splitlines() == [message]

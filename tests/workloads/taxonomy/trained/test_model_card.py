@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +15,11 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.export import weak_clades
 from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
 from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.trained_models import validation_folder
 from tests.workloads.taxonomy.trained.test_guarantee import calibrated, calibrated_once
 
 __all__ = ["calibrated", "calibrated_once"]  # fixtures
@@ -43,9 +48,11 @@ def test_the_card_has_the_thresholds_and_the_shares_of_the_calibration(finished,
         assert len(lines) == 1 and (f"{one.threshold:.4f}" if one.threshold <= 1 else "none") in lines[0]
     assert all(f"| {rank} | {temperature:.3f} |" in card for rank, temperature in zip(ranks, found.temperature, strict=True))
     assert f"Calibrated on {found.photographs} photographs of the manifest manifest.csv. An answer" in card
-    assert all("gets one of them. Known weak" in text for text in (card, (finished.bundle / "README.md").read_text()))
+    assert all("gets one of them. Other known weaknesses" in text for text in (card, (finished.bundle / "README.md").read_text()))
     notes = {"notes": ["store of 9 photographs, from data=manifest data.path=https://user:SECRET@host/a.csv?sig=SECRET"]}  # of an old run
-    gated = model_card(model.description, model.tree, notes, {}, replace(found, kept=0.95, familiar=0.25))
+    notes["notes"].append("species: 1 label set to null (<b>x</b>)")
+    gated = model_card(model.description, model.tree, notes, {}, [], replace(found, kept=0.95, familiar=0.25))
+    assert "- species: 1 label set to null (&lt;b&gt;x&lt;/b&gt;)\n" in gated and "## Weak taxa" not in gated
     assert "data.path=https://host/a.csv" in gated and "SECRET" not in gated
     assert '"none of these" if its familiarity is below 0.2500. 95 % of the photographs' in gated
     head, first, *_ = calibrate_cli.table(model, found, True)
@@ -67,3 +74,41 @@ def test_a_calibration_without_shares_is_read(calibrated):
     old = Calibration.from_plain(content, len(content["temperature"]))
     assert [one.answered_at for one in old.precisions] == [(), ()] and old.threshold(0.1) == again.threshold(0.1)
     assert calibrate_cli.table(linnaeus.load_model(calibrated), old, True)
+
+
+def test_weak_clades_are_those_below_the_share_of_all_photographs():
+    lineages = np.array([["F", "<i>|*", "a"], ["F", "<i>|*", "b"], ["F", "G", "c"], ["F", "H", "d"], ["E", "I", "e"]])
+    tree, _ = TaxonomyTree.from_lineages(("family", "genus", "species"), lineages)
+    counts = {"a": (8, 1), "b": (2, 2), "c": (20, 10), "d": (10, 10), "e": (9, 0)}  # species -> validation photographs, right ones
+    rows = [{"rank": "species", "count": str(counts[name][0]), "right": str(counts[name][1])} for name in tree.names[2]]
+    assert weak_clades.weak_clades(tree, [{"rank": "genus", "count": "9", "right": "9"}, *rows]).splitlines()[2:] == [
+        "Lowest shares of right species on the validation photographs of the run, for each genus with 10 or more of them.",
+        "",
+        "| genus | photographs | species right, % |",
+        "|---|---:|---:|",
+        "| &lt;i&gt;\\|\\* | 10 | 30.0 |",  # 23 of 49 are right; e has too few
+    ]
+    few = [{**row, "count": "6", "right": str(int(name < "c"))} for name, row in zip(tree.names[2], rows, strict=True)]
+    assert weak_clades.weak_clades(tree, few) == "", "most are in genera of fewer than 10, and one family has 10"
+    assert weak_clades.weak_clades(tree, [{**row, "right": row["count"]} for row in rows]) == weak_clades.weak_clades(tree, []) == ""
+    flat, _ = TaxonomyTree.from_lineages(("species",), np.array([["a"], ["b"]]))
+    own = [{"rank": "species", "count": "10", "right": right} for right in ("3", "9")]
+    assert weak_clades.weak_clades(flat, own).endswith("| a | 10 | 30.0 |")
+
+
+def test_the_card_of_a_bundle_has_the_weak_clades_of_its_validation(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(weak_clades, "FEWEST", 2)
+    assert export_cli.main([str(finished.run), str(tmp_path / "bundle")]) == 0
+    card = (tmp_path / "bundle" / "README.md").read_text()
+    table = card.partition("## Weak taxa")[2].partition("\n##")[0]
+    name, count, share = re.search(r"\| \w+ \| photographs .*\n.*\n\| (\w+) \| (\d+) \| ([\d.]+) \|", table).groups()
+    samples = finished.run / "validation" / "step-00000004" / "val-samples.csv"
+    with samples.open(newline="") as file:
+        own = [row for row in csv.DictReader(file) if f"|{name}|" in f"|{row['label']}|" and row["species/top1"]]
+    assert len(own) == int(count) and f"{100 * np.mean([float(row['species/top1']) for row in own]):.1f}" == share
+
+
+def test_a_step_in_the_name_of_a_run_is_not_that_of_the_checkpoint(tmp_path):
+    run = tmp_path / "step-1"
+    assert validation_folder(run, str(run / "checkpoints" / "step-00000020")) == run / "validation" / "step-00000020"
+    assert validation_folder(run, "model.safetensors") is None

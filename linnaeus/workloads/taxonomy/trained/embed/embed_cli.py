@@ -64,7 +64,7 @@ def embed(options: argparse.Namespace) -> list[str]:
 
     threads = use_threads(options)
     model = load_model(options.model, **load_options(options))
-    inputs = photographs_of(options, () if options.without_metadata else model.components)
+    inputs = photographs_of(options, () if options.without_metadata else model.components, (), model.description.untrained)
     for note in inputs.notes:
         print(note)
     head = Head(str(options.model), model.fingerprint(), len(inputs), model.width, options.normalize, not options.without_metadata)

@@ -121,7 +121,7 @@ def _matches(options: argparse.Namespace, index: FeatureIndex, device: torch.dev
     match_tables.check_model(index, model)
     if not index.head.metadata:
         refuse_metadata(options, "an INDEX that was written --without-metadata")
-    inputs = photographs_of(options, model.components if index.head.metadata else ())
+    inputs = photographs_of(options, model.components if index.head.metadata else (), (), model.description.untrained)
     for note in inputs.notes:
         print(note)
     return match_tables.nearest_ones(index, model, inputs, options.count or COUNT, batch_size(model, options.batch_size), threads)

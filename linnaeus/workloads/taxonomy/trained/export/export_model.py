@@ -41,6 +41,7 @@ def _export_forms(options: argparse.Namespace) -> list[str]:
 def _export_bundle(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
+    from linnaeus.workloads.taxonomy.trained.export.weak_clades import validated_classes
     from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts, prior_path
 
     if bundle.is_bundle(options.run):
@@ -49,7 +50,9 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
         raise ConfigError("--plugins has no effect with a run, which uses the plugins of its configuration; leave it out")
     parts = load_parts(options.run, options.checkpoint)
     metrics = validated(options.run, parts.weights.source)
-    card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics, parts.calibration)
+    classes = validated_classes(options.run, parts.weights.source)
+    dataset = read_json(options.run / "dataset.json") or {}
+    card = model_card(parts.description, parts.tree, dataset, metrics, classes, parts.calibration)
     texts = {bundle.METRICS: to_json(metrics), bundle.CARD: card}
     if parts.calibration is not None:
         texts[bundle.CALIBRATION] = to_json(parts.calibration.plain())

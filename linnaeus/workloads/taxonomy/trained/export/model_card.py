@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linnaeus.errors import counted, redacted_words
 from linnaeus.workloads.taxonomy.accuracy_table import validated_passes
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.export.weak_clades import weak_clades
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 OPEN = "*to be filled in*"
 
 
 def model_card(
-    description: Description, tree: TaxonomyTree, dataset: Mapping[str, Any], metrics: Mapping[str, Any], calibration: Calibration | None
+    description: Description,
+    tree: TaxonomyTree,
+    dataset: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    classes: Sequence[Mapping[str, str]],
+    calibration: Calibration | None,
 ) -> str:
-    """Return the text of the model card. `dataset`: content of the run's dataset.json. `metrics`: validation results of these weights."""
+    """Return the text of the model card. `dataset`: content of the run's dataset.json. `metrics`: validation results of these weights;
+    `classes`: those of each class, as `validated_classes` returns."""
     blocks = [
         "---\nlibrary_name: linnaeus\npipeline_tag: image-classification\nlicense: other\n---\n\n# A classifier of "
         f"{counted(tree.sizes[-1], 'taxon')} of rank {tree.ranks[-1]}",
@@ -27,8 +35,9 @@ def model_card(
         "## Taxa\n\n| rank | classes |\n|---|---:|\n" + "\n".join(f"| {r} | {n:,} |" for r, n in zip(tree.ranks, tree.sizes, strict=True)),
         _data(dataset),
         _accuracy(tree, metrics),
+        *([weak] if (weak := weak_clades(tree, classes)) else []),
         _calibrated(tree, calibration),
-        f"## Limits\n\nThe model knows the taxa of taxonomy.json only. {_strangers(calibration)} Known weak taxa: {OPEN}.",
+        f"## Limits\n\nThe model knows the taxa of taxonomy.json only. {_strangers(calibration)} Other known weaknesses: {OPEN}.",
         f"## Intended use and licence\n\nIntended use: {OPEN}. Licence of the weights: {OPEN}. "
         f"Licence of the photographs: {OPEN}. Contact: {OPEN}.",
     ]
@@ -52,7 +61,7 @@ def _strangers(calibration: Calibration | None) -> str:
 
 def _use(description: Description, calibration: Calibration | None) -> str:
     prior = calibration.prior.components if calibration is not None and calibration.prior is not None else ()
-    components = (*description.components, *prior)
+    components = (*description.read, *prior)
     arguments = {"SPATIAL": "latitude=52.1, longitude=4.3", "TEMPORAL": 'date="2026-05-01"', "ELEVATION": "elevation=20"}
     given = "".join(f", {arguments[name]}" for name in components)
     known = f"Metadata that the model reads: {', '.join(components)}; each may be left out." if components else ""
@@ -65,7 +74,7 @@ def _use(description: Description, calibration: Calibration | None) -> str:
 def _data(dataset: Mapping[str, Any]) -> str:
     rows = dataset.get("rows") or {}
     counts = f"{counted(rows.get('training', 0), 'photograph')} for training, {rows.get('validation', 0):,} for validation." if rows else ""
-    notes = "".join(f"\n- {redacted_words(note)}" for note in dataset.get("notes", []))
+    notes = "".join(f"\n- {html.escape(redacted_words(note), quote=False)}" for note in dataset.get("notes", []))
     return f"## Data\n\n{counts} Source: {OPEN}.\n{notes}".rstrip()
 
 

@@ -108,7 +108,8 @@ def predict(options: argparse.Namespace) -> list[str]:
     model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade, options.region)
     copied = FORMATS[options.format].columns if options.out else ()
     sequences = None
-    inputs = photographs_of(options, model.components, [*copied, *([options.sequence] if options.sequence else [])])
+    columns = [*copied, *([options.sequence] if options.sequence else [])]
+    inputs = photographs_of(options, model.components, columns, model.description.untrained)
     if options.sequence:
         inputs, sequences = in_sequences(inputs, options.sequence)
     top = options.top or (TOP if options.out is None or FORMATS[options.format].lists else 0)

@@ -62,7 +62,7 @@ class HttpService:
         taxa = dict(zip(tree.ranks, map(int, tree.sizes), strict=True))
         possible = {} if model.restriction is None else {"possible_taxa": model.restriction.counts()}
         described = {"taxa_of_rank": taxa, "components": list(model.components), "image_size": model.image_size}
-        described["center_crop"] = model.description.center_crop
+        described |= {"center_crop": model.description.center_crop, "untrained": list(model.description.untrained)}
         return described | possible | self.served.described() | {"limits": limited, "card": card}
 
     def application(self) -> Starlette:

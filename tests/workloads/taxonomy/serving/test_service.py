@@ -106,7 +106,7 @@ def test_the_model_is_described(finished, service: Service):
     model = linnaeus.load_model(finished.bundle)
     found = service.get("/model").json()
     assert found["taxa_of_rank"] == dict(zip(model.tree.ranks, model.tree.sizes, strict=True))
-    assert (found["components"], found["image_size"]) == (list(model.components), 16)
+    assert (found["components"], found["untrained"], found["image_size"]) == (list(model.components), [], 16)
     assert found["card"] == (finished.bundle / "README.md").read_text() and found["limits"]["bytes"] == 300_000
     assert service.get("/health").json() == {"status": "ok"}
 

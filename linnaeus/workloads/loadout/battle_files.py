@@ -22,7 +22,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.randomness import RESAMPLE, hashes, key
 from linnaeus.workloads.loadout.abilities import ITEMS
 from linnaeus.workloads.loadout.build_table import Builds
-from linnaeus.workloads.loadout.gear import from_points, is_full
+from linnaeus.workloads.loadout.gear import from_points, is_full, with_distinct_keys
 from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.weapons import Weapons
 
@@ -122,9 +122,9 @@ def to_points(text: str) -> dict[str, int]:
     """Return {ability: points} from `text`, a JSON object of points divided by ten; {} for an empty text. Raise `ConfigError` for another
     form."""
     try:
-        found: Any = json.loads(text) if text else {}
+        found: Any = json.loads(text, object_pairs_hook=with_distinct_keys) if text else {}
         points = {name: round(10 * float(value)) for name, value in found.items()}
-        if any(abs(10 * float(value) - points[name]) > 1e-6 for name, value in found.items()):
+        if any(isinstance(value, bool) or abs(10 * float(value) - points[name]) > 1e-6 for name, value in found.items()):
             raise ValueError("not tenths")
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ConfigError(f"abilities are {text[:40]!r}; they must be a JSON object of points divided by ten") from None

@@ -110,9 +110,11 @@ def test_wrong_builds_of_battles_are_counted_and_named(tmp_path):
     assert "do not sum to 57 (first: day.csv, row 2, A2)" in text and "unknown weapon 'bow'" in text and "unknown ability" in text
 
 
-@pytest.mark.parametrize(
-    "text", [pytest.param("[" * 100_000, id="deep"), "[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}']
-)
+NOT_TENTHS = ["[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}', '{"swim_speed_up": true}']
+NOT_TENTHS += ['{"swim_speed_up": 1.0, "swim_speed_up": 4.7}']  # the last value alone would be used
+
+
+@pytest.mark.parametrize("text", [pytest.param("[" * 100_000, id="deep"), *NOT_TENTHS])
 def test_abilities_that_are_not_tenths_of_points(text):
     with pytest.raises(ConfigError, match="points divided by ten"):
         to_points(text)

@@ -66,6 +66,8 @@ def test_battles_are_read_without_the_uploader(tmp_path):
     assert all_builds(split) == WANTED and split.notes == ()
     with zipfile.ZipFile(tmp_path / "days.zip", "w") as archive:
         archive.write(tmp_path / "day.csv", "2024/day.csv")
+        archive.writestr("__MACOSX/2024/._day.csv", b"\x00\x05\x16\x07\xff")  # macOS adds such a file to a zip
+    (tmp_path / "._day.csv").write_bytes(b"\xff")
     assert split_of("battles", tmp_path / "days.zip").fingerprint == split.fingerprint == split_of("battles", tmp_path).fingerprint
 
 

@@ -22,7 +22,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.randomness import RESAMPLE, hashes, key
 from linnaeus.workloads.loadout.abilities import ITEMS
 from linnaeus.workloads.loadout.build_table import Builds
-from linnaeus.workloads.loadout.gear import from_points, is_full
+from linnaeus.workloads.loadout.gear import from_points, is_full, with_distinct_keys
 from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.weapons import Weapons
 
@@ -66,16 +66,20 @@ def _battles(path: Path, skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str
 
 
 def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield (file name, lines) of each CSV file in `path`. The files are sorted by name."""
+    """Yield (file name, lines) of each CSV file in `path`, sorted by name. Hidden files, such as `._day.csv` of macOS, are left out."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
-            for name in sorted(name for name in archive.namelist() if name.endswith(".csv")):
+            for name in sorted(name for name in archive.namelist() if _is_day(name)):
                 with archive.open(name) as file:
                     yield Path(name).name, io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         return
-    for name in sorted(str(file) for file in path.rglob("*.csv")) if path.is_dir() else [str(path)]:
+    for name in sorted(str(file) for file in path.rglob("*.csv") if _is_day(str(file))) if path.is_dir() else [str(path)]:
         with open(name, encoding="utf-8-sig", newline="") as text:
             yield Path(name).name, text
+
+
+def _is_day(name: str) -> bool:
+    return name.endswith(".csv") and not Path(name).name.startswith(".")
 
 
 def _rows(name: str, lines: Iterable[str], skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str, str]]]:
@@ -122,9 +126,9 @@ def to_points(text: str) -> dict[str, int]:
     """Return {ability: points} from `text`, a JSON object of points divided by ten; {} for an empty text. Raise `ConfigError` for another
     form."""
     try:
-        found: Any = json.loads(text) if text else {}
+        found: Any = json.loads(text, object_pairs_hook=with_distinct_keys) if text else {}
         points = {name: round(10 * float(value)) for name, value in found.items()}
-        if any(abs(10 * float(value) - points[name]) > 1e-6 for name, value in found.items()):
+        if any(isinstance(value, bool) or abs(10 * float(value) - points[name]) > 1e-6 for name, value in found.items()):
             raise ValueError("not tenths")
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ConfigError(f"abilities are {text[:40]!r}; they must be a JSON object of points divided by ten") from None

@@ -13,7 +13,7 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.abilities import FULL_POINTS
 from linnaeus.workloads.loadout.allocation import allocate
-from linnaeus.workloads.loadout.gear import by_ability, empty_build, parse_gear
+from linnaeus.workloads.loadout.gear import by_ability, empty_build, parse_gear, with_distinct_keys
 from linnaeus.workloads.loadout.weapons import Weapons
 
 KEYS = ("weapon", "have", "points")
@@ -88,7 +88,7 @@ def read_requests(path: Path, weapons: Weapons) -> list[Request]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line, object_pairs_hook=_with_distinct_keys)
+            entry = json.loads(line, object_pairs_hook=with_distinct_keys)
         except (ValueError, RecursionError):
             entry = None
         if not _is_request(entry):
@@ -99,14 +99,6 @@ def read_requests(path: Path, weapons: Weapons) -> list[Request]:
         found.append(make_request(weapons, entry["weapon"], entry.get("have", ""), entry.get("points")))
     if not found:
         raise ConfigError(f"--requests: {path} has no request; write a JSON object on each line")
-    return found
-
-
-def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dictionary. Raise `ValueError` if a key occurs twice: `json.loads` alone would use the last value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key occurs twice")
     return found
 
 

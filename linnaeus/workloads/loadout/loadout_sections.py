@@ -6,10 +6,14 @@ from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, e
 from linnaeus.reporting.report.line_chart import charts_of, line_chart
 from linnaeus.reporting.report.metric_names import meaning
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.workloads.loadout.result_tables import REMOVED, SCORES, TOKENS, headline, methods
+from linnaeus.workloads.loadout.result_tables import ENDS, REMOVED, SCORES, TOKENS, headline, methods
 
 ABOUT = "Share of the removed slots that are filled as in the data, by the number of removed slots."
-ROWS = {"margin": "model minus the best baseline, points", "of_optimum": "model, share of the optimum"}
+ROWS = {  # metric, with K removed slots -> name of its row
+    "margin_K": "model minus the best baseline, points",
+    **{f"margin_K_{end}": f"95 % interval, {end}" for end in ENDS},
+    "of_optimum_K": "model, share of the optimum",
+}
 METHODS = {
     "random": "Slots filled at random.",
     "modal": "The most frequent build of the weapon.",
@@ -45,7 +49,7 @@ def _methods(final: dict[str, float], key: str) -> str:
     key: name of the validation pass."""
     names = methods(final, key)
     slots, references = ({f"{kind}_{k}": str(k) for k in REMOVED} for kind in ("slots", "references"))
-    more = {words: {metric: f"{key}/{name}_{k}" for metric, k in zip(slots, REMOVED)} for name, words in ROWS.items()}
+    more = {words: {metric: f"{key}/{name.replace('K', str(k))}" for metric, k in zip(slots, REMOVED)} for name, words in ROWS.items()}
     return (
         _table("Right slots by the number removed", final, names, slots, more)
         + _table("Right slots against several references", final, names, references)

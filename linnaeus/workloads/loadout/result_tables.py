@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from linnaeus.reporting.report.metric_names import show_value
 
 REMOVED = (1, 2, 3, 4, 5, 6)
+ENDS = ("low", "high")  # of the 95 % interval of a margin
 TOKENS = {"loss": "loss, nats per hidden token", "f1": "F1 at 0.5", "precision": "precision", "recall": "recall"}
 TOKENS |= {"average_precision": "average precision", "ece": "calibration error of slot probabilities"}
 TOKENS |= {"legal": "legal answers", "changed": "answers that change given gear"}
@@ -48,6 +49,7 @@ def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
     if any(name.startswith(f"{key}/margin_") for name in final):
         rows.append(f"{'model over the best baseline':34s}" + _row(final, [f"{key}/margin_{k}" for k in REMOVED], "+.1f"))
         rows.append(f"{'standard error':34s}" + _row(final, [f"{key}/margin_{k}_error" for k in REMOVED]))
+        rows += [f"{f'95 % interval, {end}':34s}" + _row(final, [f"{key}/margin_{k}_{end}" for k in REMOVED], "+.1f") for end in ENDS]
     if any(name.startswith(f"{key}/of_optimum_") for name in final):
         rows.append(f"{'model, % of the optimum':34s}" + _row(final, [f"{key}/of_optimum_{k}" for k in REMOVED]))
     others = [f"{text:44s}{show_value(name, final[f'{key}/{name}']):>10s}" for name, text in TOKENS.items() if f"{key}/{name}" in final]

@@ -66,6 +66,8 @@ def test_battles_are_read_without_the_uploader(tmp_path):
     assert all_builds(split) == WANTED and split.notes == ()
     with zipfile.ZipFile(tmp_path / "days.zip", "w") as archive:
         archive.write(tmp_path / "day.csv", "2024/day.csv")
+        archive.writestr("__MACOSX/2024/._day.csv", b"\x00\x05\x16\x07\xff")  # macOS adds such a file to a zip
+    (tmp_path / "._day.csv").write_bytes(b"\xff")
     assert split_of("battles", tmp_path / "days.zip").fingerprint == split.fingerprint == split_of("battles", tmp_path).fingerprint
 
 
@@ -110,9 +112,11 @@ def test_wrong_builds_of_battles_are_counted_and_named(tmp_path):
     assert "do not sum to 57 (first: day.csv, row 2, A2)" in text and "unknown weapon 'bow'" in text and "unknown ability" in text
 
 
-@pytest.mark.parametrize(
-    "text", [pytest.param("[" * 100_000, id="deep"), "[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}']
-)
+NOT_TENTHS = ["[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}', '{"swim_speed_up": true}']
+NOT_TENTHS += ['{"swim_speed_up": 1.0, "swim_speed_up": 4.7}']  # the last value alone would be used
+
+
+@pytest.mark.parametrize("text", [pytest.param("[" * 100_000, id="deep"), *NOT_TENTHS])
 def test_abilities_that_are_not_tenths_of_points(text):
     with pytest.raises(ConfigError, match="points divided by ten"):
         to_points(text)

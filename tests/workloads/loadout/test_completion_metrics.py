@@ -9,6 +9,7 @@ import torch
 
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import BOOTSTRAP, key, uniforms
+from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.loadout import answer_scores
 from linnaeus.workloads.loadout.abilities import ability_points
 from linnaeus.workloads.loadout.answer_scores import reference_pool
@@ -18,6 +19,7 @@ from linnaeus.workloads.loadout.build_table import Builds, split_builds
 from linnaeus.workloads.loadout.comparison import RESAMPLES, Comparison, paired_bootstrap
 from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
 from linnaeus.workloads.loadout.gear import count_items
+from linnaeus.workloads.loadout.loadout_sections import loadout_sections
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.result_tables import headline, result_tables
 from linnaeus.workloads.loadout.slot_filling import fill
@@ -179,7 +181,14 @@ def test_few_validation_samples_have_no_comparison_of_the_numbers_they_lack(tmp_
     heads = [lines[0] for lines in result_tables(final).values()][:-1]
     assert len(set(heads)) == len(heads), "train.log has the tables without titles, and two of them look alike"
     tables = result_tables(final)["Completion of builds"]
-    assert len(tables) == 1 + 1 + len(BASELINES) + 1 + 3 and all(len(line.split()) >= 6 for line in tables[1:])
+    assert len(tables) == 1 + 1 + len(BASELINES) + 1 + 5 and all(len(line.split()) >= 6 for line in tables[1:])
+    page = loadout_sections(RunFiles(run))[1].body
+    for end in ("low", "high"):
+        line = next(line for line in tables if line.startswith(f"95 % interval, {end} "))
+        shown = [float(text) for text in line[34:].split() if text != "-"]
+        values = [final[f"val/margin_{k}_{end}"] for k in sorted(found)]
+        assert shown == pytest.approx([100 * value for value in values], abs=0.06)
+        assert f"95 % interval, {end}" in page and all(f'data-key="val/margin_{k}_{end}"' in page for k in found)
 
 
 @pytest.mark.parametrize("present", [1, 6])

@@ -36,7 +36,7 @@ OPTIMIZER = [
 ]
 LOSS = [
     ("@dataclass(frozen=True)\n", "", r"mylab.loss.FocalConfig must be a frozen dataclass; write @dataclass\(frozen=True\) above it"),
-    ("(LossConfig)", "", f"plugins: loss=focal: mylab.loss.FocalConfig must extend {PART}.config.LossConfig"),
+    ("(LossConfig)", "", f"plugins: loss=focal: mylab.loss.FocalConfig must extend {PART}.loss_config.LossConfig"),
     ("= setting(", "= 2.0  # (", r"FocalConfig.gamma must be defined with setting\(...\)"),
     ("gamma: float", "gamma: tuple[float, float]", r"FocalConfig.gamma has the type tuple\[float, float\]; use str, int, float, "),
     ("tree, counts)", "tree)", r"the builder of loss=focal takes the arguments \(config, tree\); it must take \(config, tree, counts\)"),

@@ -11,7 +11,7 @@ from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
 from linnaeus.workloads.taxonomy.loss_config import (
     ConditionalConfig,
     CrossEntropyConfig,
-    LossConfig,
+    MarginalConfig,
     SoftLabelsConfig,
     TaxonomicSmoothingConfig,
 )
@@ -259,7 +259,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "taxonomic_smoothing": TaxonomicSmoothingConfig,
         "soft_labels": SoftLabelsConfig,
         "conditional": ConditionalConfig,
-        "marginal": LossConfig,
+        "marginal": MarginalConfig,
     },
     "augment": {"none": AugmentConfig, "standard": AugmentConfig},
 }

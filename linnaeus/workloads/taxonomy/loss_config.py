@@ -42,3 +42,8 @@ class ConditionalConfig(LossConfig):
     alpha: float = setting(
         "decay of the weight of a rank, exp(-alpha x ranks above it): finer decisions count less; below 0: they count more", low=-5, high=5
     )
+
+
+@dataclass(frozen=True)
+class MarginalConfig(LossConfig):
+    """Settings of cross-entropy with `coarser_share`, without smoothing."""

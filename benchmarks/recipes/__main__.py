@@ -13,8 +13,8 @@ validation accuracy at the finest rank is trained with each of the seeds 1, 2, .
 before. A training takes a CPU time fixed per set as a whole, start and validations included, on one thread. Differences are paired by seed,
 with the 95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
 
-With `--half-labels` all this is done again after half of the labels of the training samples at the finest rank were removed. The flat
-script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
+With `--half-labels` the same settings are trained again after half of the labels of the training samples at the finest rank were removed.
+The flat script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
 
 With `--unseen` the same settings are trained again without half of the finest classes whose parent has other classes. The measures are
 those of the coarser ranks on the test photographs of these classes.
@@ -187,15 +187,13 @@ def run(o: argparse.Namespace, study: Study) -> tuple[dict[str, dict[str, str]],
     seeds = range(1, o.seeds + 1)
     chosen = {name: tune(study, name, o.parallel, o.choice_seeds) for name in o.sets}
     results = {} if o.tune_only else {name: test(study, name, chosen[name], seeds, o.parallel) for name in o.sets}
-    if o.half_labels:
+    if o.half_labels and not o.tune_only:
         half = dataclasses.replace(study, unlabelled=0.5)
         for name in o.sets:
             own = f"{name}, half of the labels"
-            chosen[own] = tune(half, name, o.parallel, o.choice_seeds)
-            if not o.tune_only:
-                results[own] = test(half, name, chosen[own], seeds, o.parallel)
-                print("\n" + "\n".join(losses(name, results[name], results[own])))
-    if o.unseen:
+            results[own] = test(half, name, chosen[name], seeds, o.parallel)
+            print("\n" + "\n".join(losses(name, results[name], results[own])))
+    if o.unseen and not o.tune_only:
         without = dataclasses.replace(study, unseen=UNSEEN)
         for name in o.sets:
             results[f"{name}, unseen classes"] = test(without, name, chosen[name], seeds, o.parallel)

@@ -77,24 +77,39 @@ class _StdoutHandler(logging.Handler):
 
 
 class _LogFileHandler(logging.Handler):
-    """Handler that appends lines to a file. Lines wait in memory before the file is attached and while the disk is full."""
+    """Handler that appends lines of at least `level` to a file. Lines wait in memory while the disk is full, and before the file is
+    attached.
 
-    def __init__(self) -> None:
-        super().__init__()
+    is_master: False on ranks other than 0. Their file is made at the first line after `attach`. Earlier lines, about the settings, are the
+    same on every rank, so rank 0 has them."""
+
+    def __init__(self, is_master: bool) -> None:
+        super().__init__(logging.DEBUG if is_master else logging.WARNING)
+        self.is_master = is_master
         self._lines: deque[str] = deque(maxlen=MAX_WAITING_LINES)
+        self._path: Path | None = None
         self._file: BinaryIO | None = None
 
     def attach(self, path: Path) -> None:
+        self._path = path
+        if self.is_master:
+            self._open(path)
+            self._write()
+
+    def _open(self, path: Path) -> None:
         self._file = open(path, "ab", buffering=0, opener=no_follow)  # noqa: SIM115 (open as long as the run)
-        self._write()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record) + "\n")
-        self._write()
+        if self.is_master or self._path is not None:
+            self._lines.append(self.format(record) + "\n")
+            self._write()
 
     def _write(self) -> None:
-        while self._file is not None and self._lines:
+        while self._path is not None and self._lines:
             try:
+                if self._file is None:
+                    self._open(self._path)
+                assert self._file is not None
                 self._file.write(to_utf8(self._lines[0]))
             except OSError:
                 return  # written with the next line for which there is room
@@ -112,11 +127,11 @@ def _is_not_console_only(record: logging.LogRecord) -> bool:
 
 
 def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[str, str] | None = None) -> logging.Logger:
-    """Replace the handlers of the logger `linnaeus` and return the logger. Rank 0 logs to stdout and train.log; other ranks log errors to
-    stderr.
+    """Replace the handlers of the logger `linnaeus` and return the logger. Rank 0 logs to stdout and train.log. Other ranks log errors to
+    stderr, and warnings and errors to a file of their own, which is not made without such a line.
 
     style: value of `logger.console`, a key of `LEVELS`. hidden: {value of an environment variable that must not be logged: text shown
-    instead} (`config/environment.py`). Lines are written to train.log once `attach_log_file` is called."""
+    instead} (`config/environment.py`). Lines are written to the file once `attach_log_file` is called."""
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
@@ -128,11 +143,10 @@ def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[s
     if style == "full":
         console.addFilter(_is_not_console_only)
     LOGGER.addHandler(console)
-    if is_master:
-        file = _LogFileHandler()
-        file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S", stamp_results=True, hidden=hidden or {}))
-        file.addFilter(_is_not_console_only)
-        LOGGER.addHandler(file)
+    file = _LogFileHandler(is_master)
+    file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S", stamp_results=True, hidden=hidden or {}))
+    file.addFilter(_is_not_console_only)
+    LOGGER.addHandler(file)
     return LOGGER
 
 
@@ -148,7 +162,8 @@ def is_terminal() -> bool:
 
 
 def attach_log_file(path: Path | str) -> None:
-    """Write the lines logged so far and all later lines to the end of the file `path`. Ranks other than 0 do nothing."""
+    """Write the lines logged so far and all later lines to the end of the file `path`. On ranks other than 0 the
+    file is made at the first line."""
     for handler in LOGGER.handlers:
         if isinstance(handler, _LogFileHandler):
             handler.attach(Path(path))

@@ -32,7 +32,7 @@ from linnaeus.rundir.run_record import LAUNCH, RECORD, environment_record, recor
 from linnaeus.rundir.saved_config import CONFIG, dump_yaml, fill_defaults
 from linnaeus.rundir.saved_run import contains_results, read_configuration, read_record
 
-APPENDED = ("lock", "train.log", "*.jsonl")  # patterns of the files that a run appends to; it replaces all others
+APPENDED = ("lock", "train*.log", "*.jsonl")  # patterns of the files that a run appends to; it replaces all others
 Broadcast = Callable[[Any], Any]
 _SHARED = ("path", "is_new", "kept", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
 

@@ -260,8 +260,8 @@ def open_outputs(config: Config, context: DistributedContext, directory: RunDire
 
     Raise `ConfigError` if a process does not find the run directory."""
     check_shared_disk(directory.path, context)
+    attach_log_file(directory.path / ("train.log" if context.is_master else f"train-rank{context.rank}.log"))
     if context.is_master:
-        attach_log_file(directory.path / "train.log")
         for line in directory.start_messages():
             log.info(line)
         workload.save_dataset_record(directory.path)

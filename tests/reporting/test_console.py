@@ -99,6 +99,20 @@ def test_a_long_line_is_broken_between_words_on_a_terminal_only(
         )
 
 
+def test_another_rank_has_a_file_of_its_warnings_if_there_are_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for warnings, name in ((["first", "second"], "train-rank1.log"), ([], "train-rank2.log")):
+        log = setup_logging(is_master=False)
+        log.warning("about the settings, which rank 0 logs")
+        attach_log_file(tmp_path / name)
+        log.info("rank 0 has this line")
+        for text in warnings:
+            log.warning(text)
+    assert [path.name for path in tmp_path.iterdir()] == ["train-rank1.log"]
+    lines = (tmp_path / "train-rank1.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == ["WARNING first", "WARNING second"]
+    assert capsys.readouterr() == ("", "")
+
+
 def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = setup_logging(style="quiet")
     attach_log_file(tmp_path / "train.log")

@@ -19,9 +19,11 @@ import main
 from linnaeus.commands import COMMANDS, evaluate, report
 from linnaeus.config import compose, typed_config
 from linnaeus.config.command_line import parse_command_line
+from linnaeus.config.environment import saved_tree
 from linnaeus.config.load import compose_tree
 from linnaeus.reporting import replay_rows
-from linnaeus.rundir.repeat import compose_run
+from linnaeus.rundir.identity import update_hash
+from linnaeus.rundir.repeat import compose_run, run_config
 from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
@@ -216,6 +218,11 @@ def test_both_container_recipes_copy_all_that_the_installation_reads():
     links = {link.resolve().name for link in (ROOT / "linnaeus").iterdir() if link.is_symlink()}
     assert copied == needed | links and all((ROOT / name).exists() for name in copied)
     assert f'ENTRYPOINT ["{next(iter(project["scripts"]))}"]' in docker
+
+
+def test_the_readme_names_the_folder_of_the_demo():
+    shown = set(re.findall(r"outputs/biota/([0-9a-f]{10})", (ROOT / "README.md").read_text()))
+    assert shown == {update_hash(saved_tree(run_config([])))}
 
 
 def test_both_make_targets_are_named_first():

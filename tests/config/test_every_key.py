@@ -301,6 +301,7 @@ TABLE = {
     **cases(see.source, "data.elevation_missing@manifest=0.0", f"{MANIFEST} data.elevation_column=height"),
     **cases(see.parameters, "model.meta_width=32 model.size@mformer=nano"),
     **cases(see.parameters, "model.backbone@timm=test_vit", TIMM),
+    **cases(see.updates, "model.fusion@timm=separate", TIMM),
     **cases(pretrained, "model.pretrained@timm=true", TIMM),
     **cases(see.refusal(pretrained), "model.pretrained_file@timm=absent.safetensors", TIMM),
     **cases(see.updates, "head.routing@hierarchical_softmax=hard head.temperature@hierarchical_softmax=0.1", "head=hierarchical_softmax"),

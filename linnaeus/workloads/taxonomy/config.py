@@ -202,6 +202,11 @@ class TimmConfig(ModelConfig):
     backbone: str = setting("name of a timm model")
     pretrained: bool = setting("start from the pretrained weights of timm, which are downloaded once")
     pretrained_file: str | None = setting("start from weights of timm in this file (.safetensors, .pth, .bin), without their classifier")
+    fusion: str = setting(
+        "joint: images and metadata train the backbone; separate: images alone train it, metadata are learnt on top of its features",
+        choices=("joint", "separate"),
+        default="joint",
+    )
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,7 @@ def make_config():
         if "size" in choice:
             model = MformerConfig("mformer", dropout, drop_path, 32, choice["size"])
         else:
-            model = TimmConfig(
-                "timm", dropout, drop_path, 32, choice["backbone"], choice.get("pretrained", False), choice.get("pretrained_file")
-            )
+            model = TimmConfig("timm", dropout, drop_path, 32, **({"pretrained": False, "pretrained_file": None} | choice))
         schedule = SimpleNamespace(image_size=ImageSizeConfig(start, 16, "0%", "80%"))
         data, head = SimpleNamespace(image_size=image_size), HeadConfig("linear", "ignore")
         return SimpleNamespace(seed=seed, model=model, head=head, data=data, schedule=schedule)

@@ -248,3 +248,19 @@ def test_nothing_waits_for_the_device(name):
         assert waits.found == []
         sums[sums > 0].sum().item()  # negative control
     assert len(waits.found) == 2
+
+
+def test_two_scores_of_a_sample_share_its_loss():
+    """With `image_scores` the sums and their gradients are means over both scores."""
+    tree, labels = TREES[0]
+    batch = slow.random_batch(tree, labels, 0, 8, False, False)
+    loss = loss_of(slow.loss_config("label_smoothing"), tree, labels, False)
+    raws = [raw_scores(tree, "linear", 8, False, seed=seed) for seed in (0, 1)]
+    alone = [loss.sums({"scores": scores_of(tree, "linear", raw)}, batch) for raw in raws]
+    outputs = {name: scores_of(tree, "linear", raw) for name, raw in zip(("scores", "image_scores"), raws, strict=True)}
+    both = loss.sums(outputs, batch)
+    torch.testing.assert_close(both, (alone[0] + alone[1]) / 2)
+    assert torch.equal(torch.stack(outputs["losses"]), both) and not torch.allclose(alone[0], alone[1])
+    for raw, own in zip(raws, alone, strict=True):
+        for found, expected in zip(gradients(both, raw), gradients(own, raw), strict=True):
+            torch.testing.assert_close(found, expected / 2)

@@ -210,3 +210,26 @@ def test_a_model_of_one_size_refuses_growing_images(tree, make_config):
     with pytest.raises(ConfigError, match=r"mixer_s32_224 cannot read images of schedule.image_size=32") as error:
         build_classifier(config, tree, COMPONENTS)
     assert "\n" not in str(error.value)
+
+
+def test_separate_fusion(tree, make_config, make_batch):
+    """The answer with metadata has no gradient with respect to the backbone, and without metadata it is the answer of the image alone."""
+    model = build_classifier(make_config(backbone="resnet10t", image_size=32, fusion="separate"), tree, COMPONENTS)
+    batch = make_batch(4, 32)
+    batch["present"][:2], batch["present"][2:] = True, False
+    outputs = model(batch)
+    fused, alone = outputs["scores"].logits[-1], outputs["image_scores"].logits[-1]
+    assert torch.equal(fused[2:], alone[2:]) and (fused[:2] - alone[:2]).abs().max() > 1e-3
+    backbone, metadata = list(model.trunk.backbone.parameters()), list(model.trunk.metadata.parameters())
+    grads = torch.autograd.grad(fused.square().sum(), [*backbone, *metadata], retain_graph=True, allow_unused=True)
+    assert all(grad is None for grad in grads[: len(backbone)]) and all(grad is not None for grad in grads[len(backbone) :])
+    grads = torch.autograd.grad(alone.square().sum(), [*backbone, *metadata], allow_unused=True)
+    assert any(grad.any() for grad in grads[: len(backbone)]) and all(grad is None for grad in grads[len(backbone) :])
+    assert "image_scores" not in model.eval()(batch)
+
+
+def test_joint_fusion_trains_the_backbone_with_metadata(tree, make_config, make_batch):
+    model = build_classifier(make_config(backbone="resnet10t", image_size=32), tree, COMPONENTS)
+    outputs = model(make_batch(4, 32))
+    outputs["scores"].logits[-1].square().sum().backward()
+    assert "image_scores" not in outputs and any(p.grad.any() for p in model.trunk.backbone.parameters())

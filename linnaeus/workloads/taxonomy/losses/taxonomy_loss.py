@@ -38,9 +38,9 @@ class TaxonomyLoss:
         `ConfigError` for the settings that `check_loss_config` refuses."""
         check_loss_config(config, nulls)
         self.conditional = isinstance(config, ConditionalConfig)
-        self.divided = config.coarser_share is not None
         self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
         self._host = _LossTables(config, tree, counts, nulls)
+        self.divided = self._host.divided
         self._by_device: dict[torch.device, _LossTables] = {}
         self._losses = self._rank_losses
 
@@ -62,11 +62,15 @@ class TaxonomyLoss:
         self._losses = torch.compile(self._rank_losses, dynamic=False)
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
-        """Return the sum of each rank's loss over the labels of a prepared batch, [R].
+        """Return the sum of each rank's loss over the labels of a prepared batch, [R]. With `image_scores` in `outputs`, return the means of
+        the sums of both scores.
 
         Also set two entries of `outputs`: `losses`, the sums as R scalars, for the gradient of a single rank, and `loss_sums`, the sums
         without gradient, so that the training metrics need not compute them again."""
         losses = self._losses(outputs["scores"], batch)
+        if "image_scores" in outputs:
+            alone = self._losses(outputs["image_scores"], batch)
+            losses = [(fused + image) / 2 for fused, image in zip(losses, alone, strict=True)]
         sums = torch.stack(losses)
         outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
         return sums

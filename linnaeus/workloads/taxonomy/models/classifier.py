@@ -22,7 +22,10 @@ TOKEN_STD = 0.02
 
 
 class Trunk(Protocol):
-    """Network that computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], metadata [B, F] and presence bool [B, M]."""
+    """Network that computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], metadata [B, F] and presence bool [B, M].
+
+    In training it may return two such features, with the metadata and of the image alone. The loss is then the mean of the losses of
+    both."""
 
     width: int
 
@@ -31,14 +34,15 @@ class Trunk(Protocol):
 
     def init_weights(self) -> None: ...
 
-    def __call__(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor: ...
+    def __call__(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 class Classifier(Model):
     """Complete network of a run: trunk, norm and head.
 
     `model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns a dictionary: `scores` (`heads.Scores`), `per_rank`
-    [B, R, width] (the normalised features that the head reads) and `features` [B, width] (the normalised features of the finest rank)."""
+    [B, R, width] (the normalised features that the head reads) and `features` [B, width] (the normalised features of the finest rank). If
+    the trunk returns two features, these outputs are of the first one, and `image_scores` has the scores of the second one."""
 
     def __init__(self, trunk: Trunk, head: Head, ranks: int, dropout: float) -> None:
         super().__init__()
@@ -56,6 +60,12 @@ class Classifier(Model):
     def forward(self, batch: Batch) -> dict[str, Any]:
         image = batch["image"].to(self.norm.weight.dtype)
         features = self.trunk(image, batch["meta"].to(image.dtype), batch["present"])
+        if not isinstance(features, tuple):
+            return self._outputs(features)
+        fused, alone = map(self._outputs, features)
+        return fused | {"image_scores": alone["scores"]}
+
+    def _outputs(self, features: Tensor) -> dict[str, Any]:
         features = self.norm(features)
         per_rank = self.dropout(features).expand(-1, self.ranks, -1)
         return {"scores": self.head(per_rank), "per_rank": per_rank, "features": features[:, -1]}

@@ -49,6 +49,7 @@ class TimmBackbone(nn.Module):
         if components:
             self.metadata = MetadataEncoder(components, config.meta_width, config.meta_width)
             self.fusion = LateFusion(self.width, len(components) * config.meta_width)
+        self.separate = config.fusion == "separate"
         rescale = _rescaling(self.backbone) if config.pretrained or config.pretrained_file else None
         self.register_buffer("rescale", rescale, persistent=False)
 
@@ -72,15 +73,23 @@ class TimmBackbone(nn.Module):
             self.fusion.apply(init_affine)
             self.metadata.init_weights()
 
-    def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
-        """Return features [B, 1, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
+    def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return features [B, 1, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M].
+
+        With `model.fusion=separate` return in training two features: with the metadata, and of the image alone. The first one has no
+        gradient with respect to the backbone. Both are equal for a sample without metadata."""
         if self.rescale is not None:
             image = image * self.rescale[0] + self.rescale[1]
         feature = self.backbone.forward_head(self.backbone.forward_features(image), pre_logits=True)
         features = feature.unsqueeze(1)
         if self.metadata is None:
             return features
-        return self.fusion(features, self.metadata(meta, present).flatten(1).to(features.dtype))
+        tokens = self.metadata(meta, present).flatten(1).to(features.dtype)
+        if not self.separate:
+            return self.fusion(features, tokens)
+        alone = features.detach()
+        fused = torch.where(present.any(1)[:, None, None], self.fusion(alone, tokens), alone)
+        return (fused, features) if self.training else fused
 
 
 def _timm_distances(backbone: Any) -> dict[str, int]:

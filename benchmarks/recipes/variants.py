@@ -5,8 +5,8 @@
 
 A group is a table: `photos` without changes, and variants of it. `tail` has remedies for long-tailed classes: resampling, logit adjustment,
 and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
-other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and other shares of masked samples. `labels` has
-other heads, losses and weights of the ranks, too, on photographs of which half have no label at the finest rank.
+other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and models whose backbone learns from them, too.
+`labels` has other heads, losses and weights of the ranks, too, on photographs of which half have no label at the finest rank.
 
 Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
 of the finest rank: of all validation photographs (top-1), without their metadata (masked), the mean over classes (macro), and the means
@@ -45,6 +45,7 @@ class Variant(NamedTuple):
 
 HEADS_ALONE = ("data.sampling=class_balanced", "trainer.freeze=[trunk,norm]")
 EVERY_LABEL = "loss.coarser_share=null"
+JOINT = "model.fusion=joint"
 FINEST_RANK = "weighting.weights={{{finest}:{most}}}"
 GROUPS: dict[str, dict[str, Variant]] = {
     "tail": {
@@ -69,8 +70,8 @@ GROUPS: dict[str, dict[str, Variant]] = {
     "metadata": {
         UNCHANGED: Variant(),
         "never read": Variant(["data.components=[]"]),
-        "15 % masked": Variant(["schedule.meta_mask_prob.start=0.15", "schedule.meta_mask_prob.end=0.15"]),
-        "75 % masked": Variant(["schedule.meta_mask_prob.start=0.75", "schedule.meta_mask_prob.end=0.75"]),
+        "joint, 15 % masked": Variant([JOINT, "schedule.meta_mask_prob.start=0.15", "schedule.meta_mask_prob.end=0.15"]),
+        "joint, 50 % masked": Variant([JOINT, "schedule.meta_mask_prob.start=0.5", "schedule.meta_mask_prob.end=0.5"]),
     },
     "labels": {
         UNCHANGED: Variant(),

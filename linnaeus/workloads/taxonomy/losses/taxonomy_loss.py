@@ -62,8 +62,8 @@ class TaxonomyLoss:
         self._losses = torch.compile(self._rank_losses, dynamic=False)
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
-        """Return the sum of each rank's loss over the labels of a prepared batch, [R]. With `image_scores` in `outputs`, return the means of
-        the sums of both scores.
+        """Return the sum of each rank's loss over the labels of a prepared batch, [R]. With `image_scores` in `outputs`, return the means
+        of the sums of both scores.
 
         Also set two entries of `outputs`: `losses`, the sums as R scalars, for the gradient of a single rank, and `loss_sums`, the sums
         without gradient, so that the training metrics need not compute them again."""

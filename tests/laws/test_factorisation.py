@@ -39,6 +39,7 @@ JOBS = {
     "masked": ("masked", [*F64, "model.batch_norm=false", "data.train_samples=69"]),
     "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
     "dictionary": ("planted", [*F64, "trainer.length=3epochs"]),
+    "separate": ("biota", [*F64, *NORMAL, "model=timm", "model.backbone=test_vit", "model.fusion=separate"]),
     "f32": ("biota", F32),
 }
 FOUR = ("f64", "masked", "dictionary")  # jobs of four processes

@@ -1,6 +1,7 @@
 """Check parts that plugins define: a data source, and, on a small batch before training, a model, head and loss."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,7 +101,7 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
     model.train(training)
 
 
-def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Tensor:
+def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Any:
     """Return the features that the trunk computes for a batch. `final`: True if the images have the last image size of the run.
 
     Raise `ConfigError` if `final` is False and the trunk fails. If `final` is True, the trunk's own error is raised."""

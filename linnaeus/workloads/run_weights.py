@@ -49,7 +49,7 @@ def read_run_file(file: Path, convert: Callable[[Any], T]) -> T:
         return convert(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ConfigError(f"RUN: {file} is missing; copy it from another run with the same data and model") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise ConfigError(f"RUN: {file} is damaged ({line}); copy it from another run with the same data and model") from None
 

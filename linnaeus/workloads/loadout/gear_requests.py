@@ -80,7 +80,7 @@ def read_requests(path: Path, weapons: Weapons) -> list[Request]:
     Raise `ConfigError` for a file that cannot be read, has no request or has another form. A request that cannot be met is returned with
     its `reason`."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON may have other line breaks, such as U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--requests: {path} cannot be read ({error}); use a text file with a JSON object on each line") from None
     found = []

@@ -20,7 +20,7 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.abilities import ABILITIES, FULL_POINTS, ITEMS, MAIN_SLOTS, PIECE_OF, SUB_SLOTS, main_item, sub_item
 from linnaeus.workloads.loadout.build_table import Builds
-from linnaeus.workloads.loadout.gear import empty_build, is_full, problem
+from linnaeus.workloads.loadout.gear import empty_build, is_full, problem, with_distinct_keys
 from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.token_code import SPECIAL, THRESHOLDS
 from linnaeus.workloads.loadout.weapons import Weapons
@@ -68,7 +68,7 @@ def read_table(path: Path, weapons: Weapons, tiers: Sequence[int] | None, skippe
 def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds) -> Iterator[tuple[int, np.ndarray]]:
     tokens, weapon_names = (_numbered(path.with_name(name)) for name in ("vocab.json", "weapon_vocab.json"))
     shared = 0
-    for number, row in enumerate(csv.DictReader(text.splitlines(), delimiter="\t"), 2):
+    for number, row in enumerate(csv.DictReader(text.split("\n"), delimiter="\t"), 2):
         skipped.read += 1
         where = f"{path.name}, line {number}"
         try:
@@ -87,10 +87,17 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
 
 
 def _numbered(path: Path) -> dict[int, str]:
-    """Return {number: name} from a vocabulary file, a JSON object {name: number}. Raise `ConfigError` if the file cannot be read."""
+    """Return {number: name} from a vocabulary file, a JSON object {name: number}. Raise `ConfigError` if the file cannot be read, and for a
+    number that is not whole or that two names have."""
     try:
-        return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8-sig")).items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        numbers = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=with_distinct_keys)
+        if wrong := [name for name, number in numbers.items() if type(number) is not int]:
+            raise ValueError(f"{wrong[0][:20]!r} has no whole number")
+        names = {number: name for name, number in numbers.items()}
+        if len(names) < len(numbers):
+            raise ValueError("two names have the same number")
+        return names
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"data.path: {path} beside the token table cannot be read ({str(error)[:80]}); copy the vocabulary there"
         ) from None
@@ -145,8 +152,8 @@ def _slots_of_tiers(tiers: list[tuple[str, int]], mains: int, subs: int) -> Iter
 def _slot_builds(
     path: Path, text: str, weapons: Weapons, tiers: Sequence[int] | None, skipped: SkippedBuilds
 ) -> Iterator[tuple[int, np.ndarray]]:
-    lines = text.splitlines()
-    rows = csv.DictReader(lines, delimiter="\t" if lines and "\t" in lines[0] else ",")
+    lines = text.split("\n")  # a cell may have other line breaks, such as U+2028
+    rows = csv.DictReader(lines, delimiter="\t" if "\t" in lines[0] else ",")
     columns = _columns(path, rows.fieldnames or [])
     builds: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for number, row in enumerate(rows, 2):

@@ -93,7 +93,7 @@ def read_weapons(path: str) -> Weapons:
     one."""
     try:
         return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         line = " ".join(str(error).split())[:100]
         raise ConfigError(f"data.weapons: {path} cannot be read ({line}); use the list of weapons of stat.ink, a JSON file") from None
 

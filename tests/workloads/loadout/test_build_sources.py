@@ -189,6 +189,38 @@ def test_a_token_table(tmp_path):
         split_of("builds", file)
 
 
+WRONG_NUMBERS = ['{"a": 1e999}', '{"a": 2.5}', '{"a": true}', '{"a": "1"}', '{"a": 1, "b": 1}', '{"a": 1, "a": 2}', "[1]"]
+
+
+@pytest.mark.parametrize("text", [pytest.param("[" * 100_000, id="deep"), *WRONG_NUMBERS])
+def test_a_vocabulary_without_one_number_for_each_name_is_one_line(tmp_path, text):
+    """With the last of two names of a number, other builds would be trained."""
+    file = write_tokens(tmp_path)
+    (tmp_path / "weapon_vocab.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"weapon_vocab\.json beside the token table cannot be read"):
+        split_of("builds", file)
+
+
+def test_a_list_of_weapons_that_is_nested_too_deeply_is_one_line(tmp_path):
+    (tmp_path / "weapon.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"data\.weapons: .* cannot be read"):
+        split_of("battles", write_battles(tmp_path / "day.csv"), f"data.weapons={tmp_path / 'weapon.json'}")
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x0bb", "a\x85b", '"a\nb"'], ids=ascii)
+@pytest.mark.parametrize("write", [lambda folder: write_slots(folder / "builds.csv"), write_tokens], ids=["slots", "tokens"])
+def test_a_cell_may_have_any_line_break(tmp_path, write, name):
+    """Names of builds in a first column, which is not read."""
+    file = write(tmp_path)
+    separator = "\t" if file.suffix == ".tsv" else ","
+    wanted = split_of("builds", file)
+    header, *rows = file.read_text().splitlines()
+    text = "\n".join([f"name{separator}{header}", *(f"{name}{separator}{row}" for row in rows)])
+    file.write_text(text, encoding="utf-8")
+    split = split_of("builds", file)
+    assert (split.fingerprint, split.notes) == (wanted.fingerprint, wanted.notes)
+
+
 def test_builds_of_tokens_have_exactly_these_tokens():
     code = PointsCode()
     for build, hot in zip(ITEMS_OF, code.multi_hot(ITEMS_OF)):

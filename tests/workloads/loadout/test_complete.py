@@ -157,6 +157,23 @@ def test_a_file_of_another_form_is_one_line(refused, tmp_path):
         assert line in refused("--requests", str(tmp_path / "requests.jsonl"))
 
 
+def test_a_request_may_have_any_line_break_of_unicode_in_a_text(run, tmp_path, capsys):
+    (tmp_path / "requests.jsonl").write_text('{"weapon": "splattershot", "have": "comeback,\u2028swim_speed_up: main"}\n', encoding="utf-8")
+    assert complete_cli.main([str(run), "--requests", str(tmp_path / "requests.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["have"] == "comeback, swim_speed_up: main"
+
+
+def test_damaged_weapons_are_one_line(run, refused):
+    file = run / "weapons.json"
+    content = file.read_text()
+    try:
+        for text in ("[" * 100_000, "[3]", content[:-20]):
+            file.write_text(text)
+            assert "weapons.json is damaged" in refused("--weapon", "45")
+    finally:
+        file.write_text(content)
+
+
 def test_the_model_in_python(model):
     (answer,) = model.complete("splattershot", "swim_speed_up: main", points={"comeback": 10})
     with pytest.raises(ConfigError, match="top is -1; it must be at least 1"):  # as a slice it would leave out one build

@@ -125,6 +125,8 @@ def _run(options: argparse.Namespace) -> None:
     place = trained.place
     if place is None:
         raise ConfigError(f"RUN: {options.run} was trained on planted activations, without a model; give a run with dictionary.run")
+    if not place.run.exists():
+        raise ConfigError(f"RUN: {place.run}, the run that the dictionary reads, does not exist; move it there, or start where you trained")
     module = trained_module(place.run)
     if not hasattr(module, "questions"):
         raise ConfigError(f"RUN: models of this workload cannot be edited: {module.__name__} has no function `questions`")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,23 @@ def load_dictionaries(path: str | Path, *, checkpoint: str | None = None, device
     dictionaries = _build(config, weights)
     load_all(weights, dictionaries)
     dictionaries = dictionaries.to(device)
-    place = None if config.dictionary.run is None else _place(config.dictionary, read_json(run / RECORD) or {})
+    place = None if config.dictionary.run is None else _place(config.dictionary, run / RECORD)
     names = members(config.model)
     return {name: TrainedDictionary(dictionaries[i], place, weights.source, weights.notes) for i, name in enumerate(names)}
 
 
-def _place(read: ReadRunConfig, record: Mapping[str, Any]) -> Place:
-    """Return the source of the activations: run, module and checkpoint.
+def _place(read: ReadRunConfig, file: Path) -> Place:
+    """Return the source of the activations: run, module and checkpoint. Raise `ConfigError` if `file` has a value of another type.
 
-    read: the configured source. record: content of the run's file `RECORD`, which has precedence; {} if the file is missing."""
+    read: the configured source. file: `RECORD` of the run, which has precedence. It may be missing."""
     assert read.run is not None and read.module is not None
-    step = re.search(r"step-(\d+)", Path(record.get("weights", "")).parent.name)
+    record = {"run": read.run, "weights": "", "weights_digest": ""} | (read_json(file) or {})
+    run, weights, digest = values = [record[name] for name in ("run", "weights", "weights_digest")]
+    if not all(isinstance(value, str) for value in values):
+        raise ConfigError(f"RUN: {file} is damaged; remove it, and the source of the activations is read from config.yaml")
+    step = re.search(r"step-(\d+)", Path(weights).parent.name)
     checkpoint = read.checkpoint if step is None else str(int(step[1]))
-    return Place(Path(record.get("run", read.run)), read.module, checkpoint, record.get("weights_digest"), read.channels)
+    return Place(Path(run), read.module, checkpoint, digest or None, read.channels)
 
 
 def _build(config: Config, weights: InitialWeights) -> DictionarySet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def test_other_weights_are_one_line(continued, tmp_path, capsys):
         edit_cli.main([str(run), "abc"])
     err = capsys.readouterr().err
     assert (ended.value.code, err.count("\n")) == (2, 1) and "was trained on other weights" in err
+
+
+def test_a_run_that_is_not_there_and_a_damaged_record_are_one_line(continued, tmp_path, capsys):
+    run, _ = continued
+    record = json.loads((run / "dataset.json").read_text())
+    for change, line in (
+        ({"run": str(tmp_path / "none")}, "none, the run that the dictionary reads, does not exist"),
+        *(({name: value}, "dataset.json is damaged") for name in ("run", "weights", "weights_digest") for value in (5, None)),
+    ):
+        copy = shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
+        (copy / "dataset.json").write_text(json.dumps(record | change))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            edit_cli.main([str(copy), "abc"])
+        err = capsys.readouterr().err
+        assert (ended.value.code, err.count("\n")) == (2, 1) and line in err
 
 
 def test_a_checkpoint_can_be_the_run_that_is_read(trained, tmp_path, capsys):

@@ -1,5 +1,5 @@
 """Every command that README, the pages of docs/ and the experiment files show is composed and checked as its own start would check it; and
-the names that they map exist. Training itself: tests/workloads/language/test_language_page.py, tests/test_extending.py, tests/sweep."""
+the names that they map exist. Tests that run them: test_*_page.py, test_dictionary_commands.py, tests/test_extending.py, tests/sweep."""
 
 import functools
 import importlib

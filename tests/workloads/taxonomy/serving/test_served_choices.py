@@ -185,7 +185,7 @@ def test_photographs_that_are_elsewhere_and_another_index_are_named(finished, mo
 
 
 def test_the_answers_have_the_precision_of_the_option(finished, tmp_path, capsys):
-    """Of three precisions two have different answers to the photograph. No threshold reaches the third one."""
+    """Fit three precisions: two have different answers to the photograph, and no threshold reaches the third one."""
     with zipfile.ZipFile(ZIP) as file:
         file.extractall(tmp_path)
     bundle, photograph = tmp_path / "bundle", tmp_path / "photographs" / "square.png"

@@ -1,7 +1,8 @@
-"""`linnaeus evaluate`: score a trained model, without training, on the rows of its run or on a labelled manifest.
+"""`linnaeus evaluate`: score a trained model, without training, on the rows of its run, on a labelled manifest or on texts.
 
 linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
 linnaeus evaluate RUN|BUNDLE --manifest FILE [--tta flip] [--compare OTHER ...] [--by COLUMN] [--clade RANK] [--output FOLDER]
+linnaeus evaluate RUN|BUNDLE TEXT ... [--output FOLDER]      for a language model
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from linnaeus.config.model_options import add_model, add_model_options, check_ra
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError
 
-OF_THE_RUN = ("overrides", "split", "image_size")  # options that have no effect with --manifest
+OF_THE_RUN = ("overrides", "split", "image_size")  # options that have no effect with --manifest or a text
 OF_A_MANIFEST = (
     "setting",
     "by",
@@ -29,16 +30,18 @@ OF_A_MANIFEST = (
     "threads",
     "plugins",
 )  # these have none without it
+OF_TEXTS = ("encoding", "tokenizer")  # these have none without a text
+WITH_TEXTS = ("batch_size", "device")  # of a manifest and of texts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
-    return run_command(arguments, parse, lambda options: _of_run(options) if options.manifest is None else _of_manifest(options))
+    return run_command(arguments, parse, _evaluate)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. Raise `ConfigError` for options that exclude each other."""
-    parser = OneLineParser(prog="linnaeus evaluate", description="Score a trained model on the rows of its run, or on a labelled manifest.")
+    parser = OneLineParser(prog="linnaeus evaluate", description="Score a trained model on the rows of its run, or on others.")
     add = parser.add_argument
     add_model(parser, "model")
     add_model_options(parser, "checkpoint")
@@ -47,7 +50,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     views = "views whose probabilities are averaged: none, flip or, without --manifest, both, none,flip (those of the run)"
     add("--tta", type=_listed, metavar="VIEWS", help=views)
     run = parser.add_argument_group("on the rows of a run")
-    run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from those of the run: trainer.device=cpu")
+    words = "settings that differ from those of the run: trainer.device=cpu; or, of a language model, text files"
+    run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=words)
     run.add_argument("--split", choices=("validation", "test"), help="rows to score (validation)")
     run.add_argument("--image-size", type=_listed, metavar="SIZES", help="sizes of the images, such as 192,224,256 (that of the run)")
     other = parser.add_argument_group("on other photographs")
@@ -60,19 +64,28 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--clade", metavar="RANK", help="a row for each taxon of this rank (the coarsest with two)")
     add("--batch-size", type=int, metavar="N", help="photographs at once (that of the run's validation; of a bundle 32)")
     add_model_options(other, "checklist", "region", "device", "threads", "plugins")
+    texts = parser.add_argument_group("on texts (with --batch-size and --device)")
+    texts.add_argument("--encoding", metavar="CODEC", help="encoding of the texts (utf-8)")
+    texts.add_argument("--tokenizer", metavar="FOLDER", help="tokenizer of a run that has none, as of linnaeus score")
     parser.set_defaults(device=None, plugins=None)
     options = parser.parse_intermixed_args(arguments)
+    options.texts = _texts(options)
     _check(options)
     return options
 
 
 def _check(options: argparse.Namespace) -> None:
     """Raise `ConfigError` for an option without effect and for a value out of range."""
-    idle, word = (OF_A_MANIFEST, "without") if options.manifest is None else (OF_THE_RUN, "with")
-    for name in idle:
+    if options.texts:
+        idle = dict.fromkeys([*OF_THE_RUN, "tta", *(name for name in OF_A_MANIFEST if name not in WITH_TEXTS)], "with a text")
+    elif options.manifest is None:
+        idle = dict.fromkeys(OF_A_MANIFEST, "without --manifest") | dict.fromkeys(OF_TEXTS, "without a text")
+    else:
+        idle = dict.fromkeys([*OF_THE_RUN, *OF_TEXTS], "with --manifest")
+    for name, reason in idle.items():
         if getattr(options, name):
             shown = options.overrides[0] if name == "overrides" else f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{shown} has no effect {word} --manifest; leave it out")
+            raise ConfigError(f"{shown} has no effect {reason}; leave it out")
     if options.manifest is not None and options.tta and len(options.tta) > 1:
         raise ConfigError(f"--tta is {','.join(options.tta)}; with --manifest give one of them")
     check_ranges(options, {})
@@ -83,15 +96,35 @@ def _listed(text: str) -> list[str]:
     return list(dict.fromkeys(text.split(",")))
 
 
+def _texts(options: argparse.Namespace) -> list[Path]:
+    """Remove the text files from `options.overrides`, if the model is a language model, and return their paths."""
+    words = [word for word in options.overrides if "=" not in word or Path(word).is_file()]
+    if not words or options.manifest is not None or not options.model.is_dir():
+        return []
+    from linnaeus.workloads.trained_models import workload_of
+
+    if workload_of(options.model) != "language":
+        return []
+    options.overrides = [word for word in options.overrides if word not in words]
+    return [*map(Path, words)]
+
+
+def _evaluate(options: argparse.Namespace) -> list[str]:
+    return _of_texts(options) if options.texts else _of_run(options) if options.manifest is None else _of_manifest(options)
+
+
+def _of_texts(options: argparse.Namespace) -> list[str]:
+    from linnaeus.workloads.language.trained.text_scores import evaluate
+
+    return evaluate(options)
+
+
 def _of_run(options: argparse.Namespace) -> list[str]:
     from linnaeus.train.evaluation import Variant, evaluate
     from linnaeus.workloads.language.trained.transformers_folder import is_transformers_folder
-    from linnaeus.workloads.trained_models import workload_of
 
-    texts = [word for word in options.overrides if "=" not in word and Path(word).is_file()]
-    if is_transformers_folder(options.model) or (texts and workload_of(options.model) == "language"):
-        shown = " ".join([str(options.model), *(texts or ["TEXT"])])
-        raise ConfigError(f"evaluate scores the rows of a run; the loss of a language model on texts is that of: linnaeus score {shown}")
+    if is_transformers_folder(options.model):
+        raise ConfigError(f"{options.model} has no validation text; give text files: linnaeus evaluate {options.model} TEXT")
     variants = [Variant(size, tta) for size in options.image_size or [None] for tta in options.tta or [None]]
     return evaluate(options.model, options.split or "validation", options.checkpoint or "best", options.overrides, options.output, variants)
 

@@ -23,6 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "checklist": {"type": Path, "metavar": "FILE", "help": "table or list of the names of the taxa that are possible"},
     "clade": {"action": "append", "default": [], "metavar": "NAME", "help": "taxon that the answers are in, such as Aves or genus:Morus"},
     "tta": {"choices": ("none", "flip"), "help": "flip: mean of the photograph and its mirror image (as in the run's validation)"},
+    "precision": {"type": float, "metavar": "P", "help": "of the answers of a calibrated model (0.95, or the lowest of the calibration)"},
     "region": {"metavar": "NAME=FILE", "help": "region, and the table of taxa and regions that has its possible taxa"},
 }
 OF_LOAD_MODEL = ("checkpoint", "device", "plugins", "tta")

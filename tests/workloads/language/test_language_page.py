@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import main
+from linnaeus.commands import evaluate
 from linnaeus.config.load import compose
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
@@ -116,6 +117,10 @@ def test_the_score_commands_and_the_code_agree(folder: Path, first: Path, capsys
     table, content, questions, exported = outputs
     loss = json.loads(content)["all"]["loss"]
     assert f"{loss:.4f}" in table and exported == table and loss == load_model(first).loss(TEXT)
+    for line in lines("linnaeus evaluate"):
+        assert evaluate.main(shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
+        outputs.append(capsys.readouterr().out)
+    assert "val " in outputs[-2] and outputs[-1].endswith(table)
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(code.replace("outputs/shakespeare_char_cpu/RUN", str(first)), {})
     assert f"{float(capsys.readouterr().out.split()[-1]):.4f}" in questions

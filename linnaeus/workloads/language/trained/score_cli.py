@@ -10,10 +10,8 @@ optionally with "answer", the index of the right continuation from 0 on.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,16 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError, one_line, quoted, shorten
+from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import to_json
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from linnaeus.workloads.language.trained.language_model import LanguageModel
-    from linnaeus.workloads.language.trained.likelihood import Likelihood, TextScore
+    from linnaeus.workloads.language.trained.likelihood import Likelihood
 
-COLUMNS = ("nats/token", "perplexity", "bits/byte", "top-1 %", "tokens", "text")
 TOGETHER = 256  # lines of a file of continuations that are scored together
 
 
@@ -72,97 +67,22 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace) -> None:
     from linnaeus.workloads.language.trained.load_language_model import load_model
+    from linnaeus.workloads.language.trained.text_scores import check_readable, record, score_files, table
     from linnaeus.workloads.run_weights import available_device
 
     questions = None if options.continuations is None else read_questions(options.continuations)
     for path in options.texts:
-        _check_readable(path)
+        check_readable(path)
     device = available_device(options.device)
     model = load_model(options.model, checkpoint=options.checkpoint, device=device, tokenizer=options.tokenizer)
     model.batch = options.batch_size or model.batch
     for line in (*model.notes, f"weights of {model.source}"):
         print(line, file=sys.stderr)
     if questions is None:
-        _print_texts(score_files(model, options.texts, options.encoding), model.source, options.json)
+        found = score_files(model, options.texts, options.encoding)
+        print(to_json(record(found, model.source)) if options.json else "\n".join(table(found)) + "\n", end="")
     else:
         _print_questions(model, questions, options.json)
-
-
-# -- texts -----------------------------------------------------------------------------------------------------------------------
-
-
-def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> dict[str, TextScore]:
-    """Return path -> score of each file. Raise `ConfigError` for a file that is not text in `encoding`, or that has fewer than two
-    tokens."""
-    from linnaeus.reporting.preparation_progress import PreparationProgress
-
-    found: dict[str, TextScore] = {}
-    for path in paths:
-        tokens = read_tokens(model, path, encoding)
-        windows = -(-(len(tokens) - 1) // model.network.block)
-        with PreparationProgress(f"scoring {path.name}", windows, f"{windows:,} windows") as progress:
-            try:
-                found[str(path)] = model.score_tokens(tokens, progress.add)
-            except ConfigError as error:
-                raise ConfigError(f"TEXT: {path}: {error}") from None
-    return found
-
-
-def read_tokens(model: LanguageModel, path: Path, encoding: str) -> np.ndarray:
-    """Return the tokens of a text file, uint32 [N]. The text itself is not held in memory.
-
-    Raise `ConfigError` for an unknown encoding, a file that is not text in this encoding, and a character without a token."""
-    import numpy as np
-
-    from linnaeus.workloads.language.text_pieces import check_encoding, read_pieces, reading_progress, recut
-    from linnaeus.workloads.language.tokenizers import PIECE_SIZE
-
-    check_encoding("--encoding", encoding)
-    parts = [np.zeros(0, np.uint32)]
-    try:
-        with reading_progress(f"reading {path.name}", path.stat().st_size) as progress:
-            pieces = read_pieces(path, encoding, hashlib.sha256(), progress)
-            for piece in recut(pieces, model.tokenizer.boundary, PIECE_SIZE):
-                parts.append(model.encode(piece).astype(np.uint32))
-    except UnicodeError as error:
-        raise ConfigError(f"TEXT: {path} is not {encoding} ({one_line(error)}); correct the file, or set --encoding") from None
-    except ConfigError as error:
-        raise ConfigError(f"TEXT: {path}: {error}") from None
-    return np.concatenate(parts)
-
-
-def _check_readable(path: Path) -> None:
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise ConfigError(f"TEXT: {path} cannot be read ({error.strerror}); give text files") from None
-
-
-def combined(scores: Sequence[TextScore]) -> TextScore:
-    """Return the score of all texts together, computed from the score of each text. Each token and each byte has the same weight."""
-    from linnaeus.workloads.language.trained.likelihood import TextScore
-
-    if len(scores) == 1:
-        return scores[0]
-    tokens, size = sum(one.tokens for one in scores), sum(one.bytes for one in scores)
-    nats = sum(one.loss * one.tokens for one in scores)
-    loss, top1 = nats / tokens, sum(one.top1 * one.tokens for one in scores) / tokens
-    perplexity = math.exp(loss) if loss < 700 else math.inf
-    return TextScore(loss, perplexity, nats / math.log(2) / size if size else math.nan, top1, tokens, size)
-
-
-def _print_texts(found: dict[str, TextScore], source: str, as_json: bool) -> None:
-    together = combined(list(found.values()))
-    if as_json:
-        texts = [{"text": name, **score._asdict()} for name, score in found.items()]
-        print(to_json({"weights": source, "texts": texts, "all": together._asdict()}), end="")
-        return
-    rows = [*found.items(), *([("all", together)] if len(found) > 1 else [])]
-    print("".join(f"{name:>12s}" for name in COLUMNS[:-1]) + f"  {COLUMNS[-1]}")
-    for name, one in rows:
-        print(
-            f"{one.loss:12.4f}{one.perplexity:12.4g}{one.bits_per_byte:12.4f}{100 * one.top1:12.2f}{one.tokens:12,d}  {shorten(name, 100)}"
-        )
 
 
 # -- continuations ---------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--region", metavar="[NAME=]FILE", help="FILE: table of taxa and regions, for requests with region=NAME; NAME=FILE: region of all")
     add("--nearest", type=Path, metavar="FEATURES", help="file of linnaeus embed: the nearest photographs are shown beside an answer")
     add("--photographs", type=Path, metavar="FOLDER", help="folder that relative names in FEATURES begin at (this folder)")
-    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "clade")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "clade", "precision")
     options = parser.parse_args(arguments)
     _check(options)
     return options
@@ -144,6 +144,7 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
     from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
+    from linnaeus.workloads.taxonomy.trained.calibration import calibration_notes
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 
@@ -151,7 +152,7 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
     region_of_all = None if options.region is None or is_table(options.region) else options.region
     model, notes = restrict(load_model(options.model, **load_options(options)), of_all, options.clade, region_of_all)
     served, more = _served(model, named, options)
-    for note in (*model.weights.notes, *notes, *more):
+    for note in (*model.weights.notes, *notes, *calibration_notes(model.calibration, served.asked), *more):
         print(note)
     model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
     body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)
@@ -165,7 +166,7 @@ def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argpar
     three.
 
     `named`: name -> checklist file that requests can choose. Raise `ConfigError` for a checklist without a possible taxon, a table without
-    regions, and an index that cannot be read or belongs to another model."""
+    regions, an index that cannot be read or belongs to another model, and a precision that was not fitted."""
     from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
     from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
@@ -188,7 +189,7 @@ def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argpar
     if options.region is not None and is_table(options.region):
         regions = Regions(Path(options.region), TaxonIndex(model.tree))
         lines += [*regions.notes, f"{counted(len(regions.names), 'region')}: {options.region}"]
-    return ServedModel(model, checklists, regions, nearest), lines
+    return ServedModel(model, checklists, regions, nearest, options.precision), lines
 
 
 def _card(path: Path, model: TrainedClassifier) -> str:

@@ -38,7 +38,8 @@ class ServedModel:
     """Classifier that checks and answers requests.
 
     `checklists`: name -> restriction of the possible taxa that a request can choose. `regions`: taxa of each region that a request can
-    choose; None: no regions. `nearest`: index of photographs, to list those most similar to the photograph of a request; None: no index."""
+    choose; None: no regions. `nearest`: index of photographs, to list those most similar to the photograph of a request; None: no index.
+    `precision`: of the rolled-up answers, as of `TrainedClassifier.predict`. Raise `ConfigError` for a precision that was not fitted."""
 
     def __init__(
         self,
@@ -46,7 +47,9 @@ class ServedModel:
         checklists: Mapping[str, Restriction] | None = None,
         regions: Regions | None = None,
         nearest: NearestPhotographs | None = None,
+        precision: float | None = None,
     ) -> None:
+        self.asked = model.asked(precision=precision)  # options of every prediction; `top` is that of the request
         self.model, self.checklists, self.regions, self.nearest = model, dict(checklists or {}), regions, nearest
         self._restricted = lru_cache(KEPT)(self._limited)
 
@@ -71,10 +74,9 @@ class ServedModel:
 
         `precision`: precision of rolled-up answers (None: not calibrated). `heat_map`: True if heat maps can be made. `nearest`: number of
         photographs in the index (None: no index). `checklists`, `regions`: lists of names."""
-        precision = self.model.asked().precision
         index = None if self.nearest is None else len(self.nearest)
         restrictions = {"checklists": list(self.checklists), "regions": [] if self.regions is None else self.regions.names}
-        return {"precision": precision, "heat_map": self.has_heat_map, "nearest": index} | restrictions
+        return {"precision": self.asked.precision, "heat_map": self.has_heat_map, "nearest": index} | restrictions
 
     def check(self, question: Question) -> None:
         """Raise `HTTPException` 400 for a clade, a checklist or a region that does not exist; 422 for a heat map if the network has no
@@ -120,7 +122,7 @@ class ServedModel:
         """Return the answers, without nearest photographs, to requests that all have the same restriction of the possible taxa."""
         model, metadata = self.restricted(batch[0].question), _metadata(batch)
         top = max(one.question.top for one in batch)
-        predictions = model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), model.asked(top))
+        predictions = model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), self.asked._replace(top=top))
         answers = []
         for row, (one, prediction) in enumerate(zip(batch, predictions, strict=True)):
             answer = prediction.plain()

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.answers import Asked
 from linnaeus.workloads.taxonomy.trained.place_prior import PriorRecord
 
 VERSION = 2  # 1: the temperatures of heads with one distribution over the tree divided the scores of whole ranks
@@ -103,3 +104,17 @@ class Calibration:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ConfigError(f"the calibration is damaged ({type(error).__name__}); calibrate again") from None
+
+
+def calibration_notes(calibration: Calibration | None, asked: Asked, together: bool = False) -> list[str]:
+    """Return lines of text about the precision of the answers. `calibration`: of the model; None: not calibrated. `asked`: options of the
+    predictions. `together`: True if each answer is for a sequence of photographs."""
+    if calibration is None:
+        return ["the model is not calibrated: probabilities are those of the network"]
+    fitted = ", ".join(f"{one.precision:g}" for one in calibration.precisions)
+    if asked.threshold > 1:
+        reached = " or ".join(f"--precision {one.precision:g}" for one in calibration.precisions if one.threshold <= 1)
+        remedy = f"use {reached}" if reached else "calibrate with more photographs, or for a lower precision"
+        return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); {remedy}"]
+    single = ["the calibration was fitted on single photographs: its precision is not promised for sequences"] if together else []
+    return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})", *single]

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError, counted, quoted
@@ -21,6 +22,7 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.split_rows import rows_of_manifest, rows_of_run
 
 MAGIC = frozenset("*?[")
 
@@ -82,15 +84,29 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     return Inputs(names, FolderFiles("", names, listed=True, present=False), metadata_of(len(names), given), tuple(notes))
 
 
-def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
+def from_run(run: Path, split: str, components: Sequence[str]) -> Inputs:
+    """Return the photographs of the run in the directory `run` that belong to a split, with their place and time.
+
+    `split`: "training", "validation" or "test". `components`: metadata components that the model reads. Raise `ConfigError` for data that
+    cannot be read or are not files, and if they have no such rows."""
+    source, rows = rows_of_run(run, split, components)
+    files = getattr(source.images, "files", None)
+    if not isinstance(files, ImageFiles):
+        raise ConfigError(f"--split={split}: the photographs of {run} are not files; give PHOTOS or --manifest FILE")
+    return Inputs(source.ids[rows].tolist(), files.take(rows), source.metadata.take(rows), (f"the {split} rows of {run}",))
+
+
+def from_manifest(
+    path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = (), split: str | None = None
+) -> Inputs:
     """Return the photographs in the rows of a CSV or Parquet manifest, with the place and time in its columns. Labels are not read.
 
     `overrides`: settings of data=manifest, such as data.date_column=when. `components`: metadata components that the model reads.
-    `copied`: names of further columns, which are returned if the manifest has a column of the name, or of its `plain_name`. Impossible
-    cells become null and are counted in `notes`. Raise `ConfigError` for a table that cannot be read."""
-    config = replace(
-        manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None, group_column=None
-    )
+    `copied`: names of further columns, which are returned if the manifest has a column of the name, or of its `plain_name`. `split`: as in
+    `from_run`, by the manifest's column of the split; None: all rows. Impossible cells become null and are counted in `notes`. Raise
+    `ConfigError` for a table that cannot be read, or has no rows of `split`."""
+    config = replace(manifest_configuration(path, overrides), components=list(components), weight_column=None, group_column=None)
+    config = config if split else replace(config, split_column=None)
     found: dict[str, str] = {}  # name in `copied` -> name in the manifest
 
     def more(header: Sequence[str]) -> list[str]:
@@ -100,15 +116,20 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
         return [*found.values()]
 
     records, columns = read_columns(config, more, labels=False)
-    column = records.table.columns[columns.config.image_column]
+    table, chosen = records.table, list[str]()
+    column = table.columns[columns.config.image_column]
     files = records.files(column.values).take(column.codes)
+    if split is not None:
+        rows = rows_of_manifest(table, files.names, columns, split, chosen)
+        table, files = table.take(rows), files.take(rows)
     files = files.unseen() if isinstance(files, FolderFiles) else files
     tally = Tally(files.names)
-    metadata = clean_metadata(records.table, columns.config, tally)
+    metadata = clean_metadata(table, columns.config, tally)
     notes = [
         *columns.notes,
         *records.table.notes,
         *(f"{counted(count, 'row')} left out: {reason}" for reason, count in records.table.excluded.items()),
+        *chosen,
     ]
-    others = {name: records.table.columns[column] for name, column in found.items()}
+    others = {name: table.columns[column] for name, column in found.items()}
     return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others)

@@ -1,4 +1,4 @@
-"""Add and check the options of commands that read photographs: PHOTOS or --manifest, place and date, and --batch-size."""
+"""Add and check the options of commands that read photographs: PHOTOS, --manifest and --split, place and date, and --batch-size."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ COMPONENT = {"elevation": "ELEVATION", "date": "TEMPORAL", "time": "TEMPORAL"}  
 
 
 def add_photographs(parser: argparse.ArgumentParser) -> None:
-    """Add PHOTOS, --manifest, --setting, place and date, and --batch-size to a parser. Call `parser.parse_intermixed_args` afterwards."""
+    """Add PHOTOS, --manifest, --split, --setting, place and date, and --batch-size to a parser. Call `parser.parse_intermixed_args`
+    afterwards."""
     add = parser.add_argument
     add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
     add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
+    add("--split", choices=("training", "validation", "test"), help="rows of the run's data, or with --manifest of its column split (all)")
     add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.date_column=when")
     for name, meaning in OF_ALL.items():
         add(f"--{name}", metavar="VALUE", help=f"of all photographs: {meaning}")
@@ -37,13 +39,16 @@ def add_photographs(parser: argparse.ArgumentParser) -> None:
 
 
 def check_photographs(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` if neither or both of PHOTOS and --manifest are given, and for options that have no effect with the given one."""
-    if bool(options.photos) == bool(options.manifest):
+    """Raise `ConfigError` if none of PHOTOS, --manifest and --split is given, for PHOTOS with one of the others, and for options that have
+    no effect with the given one."""
+    if options.photos and options.split:
+        raise ConfigError(f"--split {options.split} has no effect with PHOTOS; leave it out")
+    if bool(options.photos) == bool(options.manifest) and not options.split:
         raise ConfigError(
             "give PHOTOS (files, folders or patterns) or --manifest FILE" + ("" if options.manifest is None else ", not both")
         )
-    if options.manifest:
-        refuse_metadata(options, "--manifest, whose rows have their own")
+    if options.manifest or options.split:
+        refuse_metadata(options, f"{'--manifest' if options.manifest else '--split'}, whose rows have their own")
     if options.setting and not options.manifest:
         raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
     if foreign := [text for text in options.setting if not text.startswith("data.")]:
@@ -68,16 +73,21 @@ def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
 def photographs_of(
     options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = (), untrained: Sequence[str] = ()
 ) -> Inputs:
-    """Return the photographs that PHOTOS or --manifest name. `components` and `copied`: as in `from_manifest`. `untrained`: as in
+    """Return the photographs that PHOTOS, --manifest and --split name. `components` and `copied`: as in `from_manifest`. `untrained`: as in
     `Description`.
 
-    Raise `ConfigError` as `from_paths` and `from_manifest` do."""
-    from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths
+    Raise `ConfigError` as `from_paths`, `from_manifest` and `from_run` do, and for the rows of a bundle, which has no data."""
+    from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
+    from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths, from_run
 
+    if options.split and not options.manifest and is_bundle(options.model):
+        raise ConfigError(f"--split {options.split}: {options.model} is a bundle, which has no data; give its run, or --manifest FILE")
     if options.manifest:
-        inputs = from_manifest(options.manifest, options.setting, components, copied)
-        return replace(inputs, notes=(*inputs.notes, *_untrained(inputs, components, untrained)))
-    inputs = from_paths(options.photos, vars(options))
+        inputs = from_manifest(options.manifest, options.setting, components, copied, options.split)
+    elif options.split:
+        inputs = from_run(options.model, options.split, components)
+    else:
+        inputs = from_paths(options.photos, vars(options))
     return replace(inputs, notes=(*inputs.notes, *_without_effect(options, components), *_untrained(inputs, components, untrained)))
 
 

@@ -1,4 +1,5 @@
-"""`linnaeus score`: the loss of texts and the likelihood of continuations, as a table and as JSON; mistakes are one line."""
+"""`linnaeus score`: the loss of texts and the likelihood of continuations, as a table and as JSON; `linnaeus evaluate`: the loss of the
+validation text and of texts; mistakes are one line."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 import linnaeus
 import linnaeus.__main__
 from linnaeus.workloads.language.tokenizers import PIECE_SIZE
-from linnaeus.workloads.language.trained import score_cli
+from linnaeus.workloads.language.trained import score_cli, text_scores
 from tests.workloads.language.trained.conftest import published_gpt2, validation_text
 
 
@@ -61,7 +62,7 @@ def test_a_text_of_several_pieces_and_another_encoding_is_read_whole(tmp_path: P
     text = "the cat sat on the mat.\n" * (PIECE_SIZE // 8)
     (tmp_path / "text.txt").write_bytes(text.encode("utf-16"))
     model = linnaeus.load_model(path)
-    model_tokens = score_cli.read_tokens(model, tmp_path / "text.txt", "utf-16")
+    model_tokens = text_scores.read_tokens(model, tmp_path / "text.txt", "utf-16")
     assert model_tokens.tolist() == model.encode(text).tolist()
     (tmp_path / "text.txt").write_bytes(text[:500].encode("utf-16"))
     found = json.loads(scored(path, tmp_path / "text.txt", "--encoding", "utf-16", "--json"))
@@ -138,17 +139,45 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, refused) -> None:
         assert message in refused(*words), message
 
 
-def test_commands_for_classifiers_name_the_command_for_texts(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_evaluate_scores_the_validation_text_and_other_texts(run: Path, tmp_path: Path, scored, capsys: pytest.CaptureFixture) -> None:
+    own, other, out = tmp_path / "own.txt", tmp_path / "other.txt", tmp_path / "out"
+    own.write_text(validation_text(run))
+    other.write_text("abc def.\n")
+    expected = json.loads(scored(run, own, other, "--json"))
+    table = scored(run, own, other).splitlines()
+    assert linnaeus.__main__.main(["evaluate", str(run), str(own), str(other), "--output", str(out)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line in table] == table and f"weights of {expected['weights']}" in printed
+    assert json.loads((out / "metrics.json").read_text()) == expected
+    assert linnaeus.__main__.main(["evaluate", str(run), "--output", str(out)]) == 0
+    found, text = json.loads((out / "metrics.json").read_text())["metrics"], expected["texts"][0]
+    assert {name: found[f"val/{name}"] for name in ("loss", "perplexity", "bits_per_byte")} == {
+        name: text[name] for name in ("loss", "perplexity", "bits_per_byte")
+    }
+    published = published_gpt2(tmp_path)
+    words = [str(published), str(other), "--batch-size", "1", "--device", "cpu", "--encoding", "latin-1"]
+    assert linnaeus.__main__.main(["evaluate", *words]) == 0
+    assert f"{linnaeus.load_model(published).loss(other.read_text()):12.4f}" in capsys.readouterr().out
+
+
+def test_mistakes_of_evaluate_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     text, published = tmp_path / "a.txt", published_gpt2(tmp_path)
     text.write_text("abc")
-    of_the_rows = "error: evaluate scores the rows of a run; the loss of a language model on texts is that of: linnaeus score"
     for words, message in (
-        (["evaluate", run, text], f"{of_the_rows} {run} {text}"),
-        (["evaluate", published], f"{of_the_rows} {published} TEXT"),
-        (["evaluate", published, text], f"{of_the_rows} {published} {text}"),
-        (["evaluate", run, "a.txt"], "error: 'a.txt' is not a setting; give it as key=value"),  # no such file
+        (["evaluate", published], f"error: {published} has no validation text; give text files: linnaeus evaluate {published} TEXT"),
+        (
+            ["evaluate", "gone", text],
+            "error: RUN: gone is not a run directory: it has no config.yaml; give one, such as outputs/biota/1a2b3c, or --manifest",
+        ),
+        (["evaluate", run, "a.txt"], "error: TEXT: a.txt cannot be read (No such file or directory); give text files"),
+        (["evaluate", run, text, "trainer.device=cpu"], "error: trainer.device=cpu has no effect with a text; leave it out"),
+        (["evaluate", run, text, "--by", "source"], "error: --by has no effect with a text; leave it out"),
+        (["evaluate", run, text, "--tta", "flip"], "error: --tta has no effect with a text; leave it out"),
+        (["evaluate", run, "--encoding", "utf-16"], "error: --encoding has no effect without a text; leave it out"),
+        (["evaluate", run, "--device", "cpu"], "error: --device has no effect without --manifest; leave it out"),
+        (["evaluate", run, text, "--output", text], f"error: --output: {text} cannot be written; choose another folder"),
         (["predict", published, "a.jpg"], f"error: {published} is of workload=language; this needs one of workload=taxonomy"),
     ):
         with pytest.raises(SystemExit) as ended:
             linnaeus.__main__.main([str(word) for word in words])
-        assert ended.value.code == 2 and capsys.readouterr().err.splitlines() == [message]
+        assert (ended.value.code, capsys.readouterr().err.splitlines()) == (2, [message])

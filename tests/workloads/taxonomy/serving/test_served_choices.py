@@ -1,9 +1,11 @@
-"""Choices of a request to `linnaeus serve`: heat map, nearest photographs, clade and checklist."""
+"""Choices of `linnaeus serve` and of its requests: precision, heat map, nearest photographs, clade and checklist."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 import linnaeus
 from linnaeus.errors import ConfigError
+from linnaeus.files import file_digest
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.serving.http_service import HttpService
 from linnaeus.workloads.taxonomy.serving.nearest_photographs import SIDE
@@ -20,6 +23,7 @@ from linnaeus.workloads.taxonomy.trained.heat_map import heat_map
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from tests.workloads.taxonomy.serving.client import exchange
 from tests.workloads.taxonomy.serving.test_service import close_to
+from tests.workloads.taxonomy.trained.kept_bundle import ZIP
 
 
 def built(finished, *options: object) -> HttpService:
@@ -178,3 +182,38 @@ def test_photographs_that_are_elsewhere_and_another_index_are_named(finished, mo
     }.items():
         with pytest.raises(ConfigError, match=line):
             built(finished, *options)
+
+
+def test_the_answers_have_the_precision_of_the_option(finished, tmp_path, capsys):
+    """Fit three precisions: two have different answers to the photograph, and no threshold reaches the third one."""
+    with zipfile.ZipFile(ZIP) as file:
+        file.extractall(tmp_path)
+    bundle, photograph = tmp_path / "bundle", tmp_path / "photographs" / "square.png"
+    content = json.loads((bundle / "calibration.json").read_text())
+    low, usual = content["precisions"]
+    content["precisions"] = [low | {"threshold": 0.4}, usual | {"threshold": 0.99}, usual | {"precision": 0.97, "threshold": 2.0}]
+    (bundle / "calibration.json").write_text(json.dumps(content))
+    described = json.loads((bundle / "config.json").read_text())
+    described["files"]["calibration.json"] = file_digest(bundle / "calibration.json")
+    (bundle / "config.json").write_text(json.dumps(described))
+    model, fitted = linnaeus.load_model(bundle), "(calibrated for 0.8, 0.95, 0.97)"
+    for precision, rank, note in (
+        (0.8, "species", f"precision of the answers: 0.8 {fitted}"),
+        (0.97, None, f"no answers: no threshold reaches the precision 0.97 {fitted}; use --precision 0.8 or --precision 0.95"),
+        (None, "class", f"precision of the answers: 0.95 {fitted}"),
+    ):
+        options = [] if precision is None else ["--precision", str(precision)]
+        service = serve_cli.build_service(serve_cli._parse([str(bundle), "--threads", "1", *options]), 1)
+        assert note in capsys.readouterr().out.splitlines() and service.description["precision"] == (precision or 0.95)
+        for query in ("top=2&clade=Aves", "top=2"):
+            (answer,) = post(service, photograph, query)
+            expected = model.predict(photograph.read_bytes(), top=2, precision=precision, among=["Aves"] if "clade" in query else None)
+            assert answer["precision"] == (precision or 0.95) and (answer.pop("possible_taxa", None) is not None) == ("clade" in query)
+            assert close_to(answer, expected.plain() | {"model": None})
+        assert (answer["answer"] or {"rank": None})["rank"] == rank
+    for path, value, line in (
+        (bundle, "0.9", "precision is 0.9; the model is calibrated for 0.8, 0.95, 0.97"),
+        (finished.bundle, "0.9", "precision needs a calibrated model; calibrate it with `linnaeus calibrate RUN`"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            serve_cli.build_service(serve_cli._parse([str(path), "--threads", "1", "--precision", value]), 1)

@@ -18,6 +18,8 @@ from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
 from tests.workloads.taxonomy.trained.test_load_model import place
 from tests.workloads.taxonomy.trained.test_predict_command import answers
 
+GIVEN = ("latitude", "longitude", "uncertainty", "date", "time", "elevation")
+
 
 def embed(model: Path, *words: object) -> int:
     return embed_cli.main([str(model), "--threads", "1", *map(str, words)])
@@ -100,6 +102,35 @@ def test_photographs_that_cannot_be_read_are_named_and_have_no_features(finished
         ("bad.jpg", "", "", True),
         ("c.jpg", "1", "a, b.jpg", False),
     ]
+
+
+def test_a_split_chooses_rows_of_the_run_or_of_a_manifest(finished, tmp_path, capsys):
+    """Use a manifest of 60 training and 30 validation rows, and one with test rows in a column of another name."""
+    rows, model = finished.rows(), linnaeus.load_model(finished.bundle)
+    lines = finished.manifest.read_text().splitlines()
+    other = finished.manifest.with_name("other.csv")
+    other.write_text("\n".join([lines[0].removesuffix("split") + "side", *(line.replace(",val", ",test") for line in lines[1:])]))
+    of_manifest = [finished.bundle, "--manifest", finished.manifest]
+    for words, word in (
+        ([finished.run, "--split", "validation"], "val"),
+        ([*of_manifest, "--split", "validation"], "val"),
+        ([finished.bundle, "--manifest", other, "--setting", "data.split_column=side", "--split", "test"], "val"),
+        ([*of_manifest, "--split", "training"], "train"),
+        ([finished.run, "--split", "training", "--without-metadata"], "train"),
+    ):
+        out, chosen = tmp_path / "features.npy", [row for row in rows if row["split"] == word]
+        assert embed(*words, "--out", out) == 0
+        printed = capsys.readouterr().out
+        assert f"the {words[2]} rows of {finished.run}" in printed or f"rows by '{'side' if other in words else 'split'}': " in printed
+        given = {} if "--without-metadata" in words else {name: [place(row).get(name) for row in chosen] for name in GIVEN}
+        index = read_index(out)
+        assert index.names == [row["path"] for row in chosen] and len(chosen) == (30 if word == "val" else 60)
+        expected = model.embed([finished.manifest.parent / name for name in index.names], **given)
+        np.testing.assert_allclose(index.features[index.rows], expected, atol=1e-5)
+    found = tmp_path / "found.csv"
+    assert nearest(out, finished.run, "--split", "validation", "--count", 1, "--out", found) == 0
+    assert [row["photograph"] for row in answers(found)] == [row["path"] for row in rows if row["split"] == "val"]
+    assert {row["nearest"] for row in answers(found)} <= set(index.names), "the nearest training photographs"
 
 
 def test_searches_in_blocks_are_exact(tmp_path, monkeypatch):
@@ -185,6 +216,7 @@ def test_a_stopped_command_leaves_the_files_of_an_earlier_one(finished, tmp_path
         (["{index}", "--duplicates", "--odd"], "--duplicates and --odd exclude each other"),
         (["{index}", "{bundle}", "--odd"], "MODEL has no effect with --odd"),
         (["{index}", "--odd", "--date", "2021-01-01"], "--date has no effect with --odd"),
+        (["{index}", "--odd", "--split", "test"], "--split has no effect with --odd"),
         (["{index}", "--odd", "--above", "0.5"], "--above 0.5 has no effect without --duplicates"),
         (["{index}", "--duplicates", "--count", "3"], "--count 3 has no effect with --duplicates"),
         (["{index}", "--duplicates", "--above", "2"], "--above is 2; it must be from -1 to 1"),
@@ -228,12 +260,21 @@ def test_a_mistake_is_one_line(finished, tmp_path, monkeypatch, capsys, words, l
         (["{photo}", "--out", "x.npy", "--without-metadata", "--date", "2021-01-01"], "--date has no effect with --without-metadata"),
         (["{photo}", "--out", "x.npy", "--batch-size", "0"], "--batch-size is 0; it must be from 1 to 65536"),
         (["--out", "x.npy"], "give PHOTOS (files, folders or patterns) or --manifest FILE"),
+        (["{photo}", "--out", "x.npy", "--split", "test"], "--split test has no effect with PHOTOS; leave it out"),
+        (["--out", "x.npy", "--split", "test", "--date", "2021-01-01"], "--date has no effect with --split, whose rows have their own"),
+        (["--out", "x.npy", "--split", "test"], "is a bundle, which has no data; give its run, or --manifest FILE"),
+        (["--out", "x.npy", "--split", "all"], "argument --split: invalid choice: 'all'"),
+        (["--out", "x.npy", "--split", "test", "--manifest", "{manifest}"], "--split=test: 'split' has no test rows; use another split"),
+        (
+            ["--out", "x.npy", "--split", "test", "--manifest", "{manifest}", "--setting", "data.split_column=null"],
+            "--split=test: the manifest has no column split; name it with --setting data.split_column=NAME",
+        ),
     ],
 )
 def test_a_mistake_of_embed_is_one_line(finished, tmp_path, monkeypatch, capsys, words, line):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_:
-        embed(finished.bundle, *(word.format(photo=finished.photograph(0)) for word in words))
+        embed(finished.bundle, *(word.format(photo=finished.photograph(0), manifest=finished.manifest) for word in words))
     printed = capsys.readouterr()
     assert exit_.value.code == 2 and line in printed.err and printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

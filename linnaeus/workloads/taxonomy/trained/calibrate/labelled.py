@@ -16,9 +16,10 @@ from linnaeus.errors import ConfigError, counted, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.split import find_groups
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, UndecodableImage
+from linnaeus.workloads.taxonomy.observations import Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction
+from linnaeus.workloads.taxonomy.trained.split_rows import rows_of_run
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -59,17 +60,9 @@ def of_run(run: Path, split: str, tree: TaxonomyTree, components: Sequence[str])
 
     `split`: "training", "validation" or "test". `tree`: taxa of the model. `components`: metadata components to read. Raise `ConfigError`
     if the data of the run cannot be read, or if the taxa of the data differ from `tree`."""
-    from linnaeus.config.typed_config import typed_config
-    from linnaeus.rundir.saved_config import fill_defaults
-    from linnaeus.rundir.saved_run import read_configuration
-    from linnaeus.workloads.taxonomy.workload import build_data_source
-
-    config = typed_config(fill_defaults(read_configuration(run)[0])[0])
-    config = replace(config, data=replace(config.data, components=list(components)))
-    source = build_data_source(config, test=split == "test")[0]
+    source, rows = rows_of_run(run, split, components)
     if source.tree.fingerprint() != tree.fingerprint():
         raise ConfigError(f"{run}: its data have other taxa now than in the training; use --manifest with the labelled photographs")
-    rows = np.flatnonzero(source.split == (TRAIN if split == "training" else VALIDATION))
     images = source.images
 
     def read(i: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
     linnaeus embed BUNDLE photos/ --out features.npy
     linnaeus embed BUNDLE --manifest photos.csv --out features.parquet --normalize --without-metadata
+    linnaeus embed RUN --split training --out features.npy
 
 `linnaeus nearest` searches this file. A photograph that cannot be read is named in the file, but has no features. If the command is killed,
 the same command continues where it stopped."""

@@ -37,7 +37,17 @@ if TYPE_CHECKING:
 SHOWN = 20  # most lines that are printed without --out
 COUNT = 5  # default of --count
 ABOVE = 0.999  # copies saved as JPEG of quality 30 have a cosine of 0.9993, of half the size 0.998; other photographs up to 0.9987
-OF_MODEL = ("model", "photos", "manifest", "setting", *OF_ALL, "batch_size", "checkpoint", "plugins")  # options of a search by PHOTOS
+OF_MODEL = (
+    "model",
+    "photos",
+    "manifest",
+    "split",
+    "setting",
+    *OF_ALL,
+    "batch_size",
+    "checkpoint",
+    "plugins",
+)  # options of a search by PHOTOS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

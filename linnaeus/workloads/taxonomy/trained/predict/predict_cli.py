@@ -58,12 +58,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--together", choices=TOGETHER, help="evidence of a sequence: mean, for nearly equal photographs, or product (mean)")
     add("--top", type=int, metavar="N", help=f"taxa of each rank ({TOP} in .json, {LISTED} if printed)")
-    add(
-        "--precision",
-        type=float,
-        metavar="P",
-        help="of the answers of a calibrated model (0.95, or the lowest one of the calibration)",
-    )
+    add_model_options(parser, "precision")
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
     add_model_options(parser, "checkpoint", "device", "threads", "plugins", "tta", "checklist", "clade", "region")
     options = parser.parse_intermixed_args(arguments)
@@ -97,6 +92,7 @@ def predict(options: argparse.Namespace) -> list[str]:
 
     Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
+    from linnaeus.workloads.taxonomy.trained.calibration import calibration_notes
     from linnaeus.workloads.taxonomy.trained.journal import Journal
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
@@ -114,7 +110,7 @@ def predict(options: argparse.Namespace) -> list[str]:
         inputs, sequences = in_sequences(inputs, options.sequence)
     top = options.top or (TOP if options.out is None or FORMATS[options.format].lists else 0)
     asked = model.asked(top, options.precision, options.coverage, options.together)
-    for note in (*model.weights.notes, *inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
+    for note in (*model.weights.notes, *inputs.notes, *restricted, *calibration_notes(model.calibration, asked, sequences is not None)):
         print(note)
     kind = "photograph" if sequences is None else "sequence"
     size = batch_size(model, options.batch_size, options.out)
@@ -199,19 +195,6 @@ def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Ro
     made = model.predict_pixels(batch.images, batch.metadata, [names[i] for i in batch.good], asked) if batch.good else []
     rows = {i: prediction.plain() for i, prediction in zip(batch.good, made, strict=True)}
     return [rows.get(i, {"photograph": name, "error": error}) for i, (name, error) in enumerate(zip(names, batch.errors, strict=True))]
-
-
-def _calibration_notes(model: TrainedClassifier, asked: Asked, together: bool) -> list[str]:
-    """Return lines of text about the precision of the answers. `together`: True if each answer is for a sequence of photographs."""
-    if model.calibration is None:
-        return ["the model is not calibrated: probabilities are those of the network"]
-    fitted = ", ".join(f"{one.precision:g}" for one in model.calibration.precisions)
-    if asked.threshold > 1:
-        reached = " or ".join(f"--precision {one.precision:g}" for one in model.calibration.precisions if one.threshold <= 1)
-        remedy = f"use {reached}" if reached else "calibrate with more photographs, or for a lower precision"
-        return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); {remedy}"]
-    single = ["the calibration was fitted on single photographs: its precision is not promised for sequences"] if together else []
-    return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})", *single]
 
 
 def _shown(row: Row, ranks: Sequence[str], listed: int | None) -> list[str]:

@@ -90,6 +90,13 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     return choices, None if source is None else with_image_size(source, config, given["data.image_size"])
 
 
+def notes_of_defaults(config: Config) -> tuple[str, ...]:
+    """Return a note if a run on other data than the demo's names no experiment and has the demo's model."""
+    if config.data.name == "biota" or config.run.experiment != config.data.name or config.model.name != "mformer":
+        return ()
+    return ("model, image size, length and learning rate are those of the demo; experiment=photos chooses them for your photographs",)
+
+
 def check_rate(optimizer: OptimizerConfig) -> None:
     """Raise `ConfigError` if the rule for the learning rate does not fit: it is for AdamW, and its result is scaled with the batch already.
 

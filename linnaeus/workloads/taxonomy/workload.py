@@ -25,6 +25,7 @@ from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.taxonomy import manifest
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
+from linnaeus.workloads.taxonomy.automatic import notes_of_defaults
 from linnaeus.workloads.taxonomy.components import PARTS, column_slices, part_columns, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
 from linnaeus.workloads.taxonomy.dataset_record import known_metadata, process_and_save_dataset_metadata
@@ -99,7 +100,7 @@ class TaxonomyWorkload(Workload):
         self.nulls = NullPolicy.from_config(config, self.data_source.tree)
         learnable = None if self.nulls is None else self.nulls.learnable(labels)
         self.counts = LabelCounts.from_labels(self.data_source.tree, labels, learnable=learnable)
-        self.notes = (*choice_lines(config), *self.data_source.notes)
+        self.notes = (*choice_lines(config), *self.data_source.notes, *notes_of_defaults(config))
         weights = epoch_weights(config, self.data_source, self.train_rows)
         weighted = self.counts if weights is None else LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)

@@ -218,3 +218,12 @@ def test_the_trials_of_a_sweep_read_the_data_once(manifest: Path, monkeypatch: p
         run_config(["experiment=photos", f"data.path={manifest}", f"seed={seed}"])
     run_config(["experiment=photos", f"data.path={manifest}", "data.split_seed=1"])
     assert len(reads) == 2
+
+
+def test_a_run_with_the_settings_of_the_demo_names_the_experiment(manifest: Path) -> None:
+    of_demo = [f"data.path={manifest}", "data=manifest"]
+    hint = lambda *words: "experiment=photos" in " ".join(automatic.notes_of_defaults(compose([*of_demo, *words])))
+    assert hint() and hint("trainer.length=5epochs")
+    assert not hint("experiment=photos") and not hint("run.experiment=mine") and not hint("model=timm")
+    assert not automatic.notes_of_defaults(compose([]))
+    assert set(automatic.notes_of_defaults(compose(of_demo))) <= set(workload.TaxonomyWorkload(compose(of_demo)).notes)

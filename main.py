@@ -65,6 +65,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     if directory.finished and not config.plan:
         log.info(directory.finished_message())
         return EXIT_FINISHED
+    config = train.choose_at_start(config, context, directory)
     config = train.find_micro_batch(config, context, directory)  # `trainer.micro_batch_size=auto` becomes a number
     workload = workloads.build_workload(config)
     times.end_of("data")

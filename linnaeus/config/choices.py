@@ -5,12 +5,14 @@ the data are not read (`--help`). `choose(config, keys)` reads the data and retu
 so that the run does not read them again. Values are chosen once, before the configuration is typed, saved and hashed, so a saved
 configuration contains the chosen values.
 
-The values of `FOUND_AT_START` are found by the run itself, when its directory is known (`train.building.micro_batch`). They are a part of
-the saved configuration too, but the name of the directory is a hash of the configuration with `auto`."""
+The values of `FOUND_AT_START` are found by the run itself, when its directory and its device are known: by `train.building.micro_batch`, or
+by the function `choose_at_start(config, device)` of the module `automatic`, which returns a list of `Choice`. They are a part of the saved
+configuration too, so a run that is continued on another kind of device keeps them. The name of the directory does not depend on them."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from linnaeus.config.schema import Config
 
 AUTO = "auto"
-FOUND_AT_START = ("trainer.micro_batch_size",)  # keys whose `auto` is replaced at the first start of a run
+# Keys whose `auto` is replaced at the first start of a run -> the value that stands for `auto` in the hash of the configuration, and that a
+# run of an earlier version has if it was saved without the key.
+FOUND_AT_START = {"trainer.micro_batch_size": AUTO, "augment.place": "host"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,29 @@ def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice],
         return dict(tree), [], None
     choices, prepared = _module(tree).choose(typed_config(tree), keys)  # type: ignore[union-attr]
     return with_values(tree, {choice.key: choice.value for choice in choices}), choices, prepared
+
+
+def choices_at_start(config: Config, device: str, kept: Mapping[str, Any]) -> list[Choice]:
+    """Return the values that the workload chooses at the first start of a run, for keys of `FOUND_AT_START` that are `auto`.
+
+    device: "cuda" or "cpu". kept: dotted key -> value, of a run that is continued; these values are chosen again."""
+    module = _module({"workload": {"name": config.workload.name}})
+    choose = getattr(module, "choose_at_start", None)
+    choices = [] if choose is None else choose(config, device)
+    again = "from the saved configuration of this run"
+    return [Choice(choice.key, kept[choice.key], again) if choice.key in kept else choice for choice in choices]
+
+
+def with_typed_values(config: Config, values: Mapping[str, Any], choices: tuple[Choice, ...] = ()) -> Config:
+    """Return a copy of `config` with `values` set, dotted key -> value of a group, and with further `choices`."""
+    found = config
+    for key, value in values.items():
+        group, name = key.split(".")
+        found = dataclasses.replace(found, **{group: dataclasses.replace(getattr(found, group), **{name: value})})
+    for name in ("from_environment", "prepared"):  # not fields: a field is a key
+        object.__setattr__(found, name, getattr(config, name))
+    object.__setattr__(found, "choices", (*config.choices, *choices))
+    return found
 
 
 def choice_lines(config: Config) -> list[str]:

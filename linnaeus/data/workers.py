@@ -2,7 +2,10 @@
 
 The workers are forks of this process, made before it starts threads (`WorkerPool.start`): a fork copies locks that other threads have
 acquired, but not the threads that release them. Workers read training and validation batches, ignore Ctrl-C and SIGTERM (this process stops
-them), have no state, and end with this process. Requests and batches are passed through `SharedSlots`."""
+them), have no state, and end with this process. Requests and batches are passed through `SharedSlots`.
+
+Processes of a forkserver would get the datasets pickled. Then each worker would have its own copy of the labels, the metadata and the
+arrays that a store maps into memory, and its own cache of decoded photographs, which forks share."""
 
 from __future__ import annotations
 

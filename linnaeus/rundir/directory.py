@@ -180,7 +180,7 @@ class RunDirectory:
         self.notes = [note for note in replacements.values() if note]
         self.previous, new_keys = fill_defaults(saved, self.config_dir)
         before, now = flatten(self.previous), flatten(self.saved)
-        self.kept |= {key: before[key] for key in FOUND_AT_START if now.get(key) == AUTO and key in before}
+        self.kept |= {key: before[key] for key in FOUND_AT_START if now.get(key) == AUTO and before.get(key, AUTO) != AUTO}
         self.choose(self.kept)
         self._check_allow()
         difference = config_difference(self.previous, self.saved)

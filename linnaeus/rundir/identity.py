@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnaeus.config.choices import AUTO, FOUND_AT_START
 from linnaeus.errors import ConfigError
 from linnaeus.files import text_digest
 
@@ -95,8 +96,10 @@ def plain(value: Any) -> Any:
 
 
 def update_hash(config: Mapping[str, Any]) -> str:
-    """Return ten hexadecimal digits of a hash of all keys that change updates. They are the default name of the run directory."""
+    """Return ten hexadecimal digits of a hash of all keys that change updates. They are the default name of the run directory. For a value
+    `auto` that is replaced at the first start, the value in `FOUND_AT_START` is hashed."""
     relevant = {key: value for key, value in flatten(config).items() if alters_updates(key) and not (key in WARM_START_KEYS and not value)}
+    relevant |= {key: value for key, value in FOUND_AT_START.items() if relevant.get(key) == AUTO}
     return text_digest(json.dumps(relevant, sort_keys=True))[:10]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.choices import AUTO, FOUND_AT_START
 from linnaeus.config.schema import WORKLOAD_GROUPS
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.identity import plain
@@ -92,7 +93,7 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
     for key, node, default in _missing_keys(schema, found, "", variants, defaults):
         name = key.rpartition(".")[2]
         if default is not _UNKNOWN and default != "???":
-            node[name] = copy.deepcopy(default)
+            node[name] = FOUND_AT_START[key] if default == AUTO and key in FOUND_AT_START else copy.deepcopy(default)
             names.append(key)
     return _derived(found, variants), names
 

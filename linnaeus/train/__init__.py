@@ -8,7 +8,7 @@ from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.measuring.clock import StartTimes
 from linnaeus.train.outputs import open_outputs
 from linnaeus.train.restore import check_checkpoint, describe_start, find_initial_weights, finish_pending_validations, restore
-from linnaeus.train.start import CoreUse, apply_process_settings, find_run_directory, join_group, run_record, start_workers
+from linnaeus.train.start import CoreUse, apply_process_settings, choose_at_start, find_run_directory, join_group, run_record, start_workers
 from linnaeus.train.state import INTERRUPTED
 from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
 
@@ -19,6 +19,7 @@ __all__ = [
     "apply_process_settings",
     "build_training",
     "check_checkpoint",
+    "choose_at_start",
     "close",
     "describe_loss",
     "describe_start",

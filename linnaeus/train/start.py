@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.config.choices import choices_at_start, with_typed_values
 from linnaeus.config.environment import saved_tree
 from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.data.loader import allow_open_files
@@ -89,6 +90,15 @@ def find_run_directory(config: Config, context: DistributedContext, config_dir: 
     `config_dir` is a folder with further config groups; None: only conf/."""
     ranks: dict[str, Any] = {"is_master": context.is_master, "broadcast_object": context.broadcast_object}
     return RunDirectory(dataclasses.asdict(config), sys.argv[1:], config_dir=config_dir, saved=saved_tree(config), **ranks)
+
+
+def choose_at_start(config: Config, context: DistributedContext, directory: RunDirectory) -> Config:
+    """Return `config` with a value in place of each `auto` that the workload chooses for the device, also in the configuration that
+    `directory` saves. A run that is continued keeps its values, also on another kind of device."""
+    choices = choices_at_start(config, context.device.type, directory.kept)
+    values = {choice.key: choice.value for choice in choices}
+    directory.choose(values)
+    return with_typed_values(config, values, tuple(choices))
 
 
 def run_record(context: DistributedContext, workload: Workload, weights: InitialWeights | None = None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ micro-batch."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import logging
 import random
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnaeus.config.choices import with_typed_values
 from linnaeus.config.schema import Config
 from linnaeus.data.sampler import ValidationBatches, validation_part
 from linnaeus.data.samples import SampleIndex
@@ -69,10 +69,7 @@ class DeviceMemory:
 
 def with_trainer(config: Config, **changes: Any) -> Config:
     """Return a copy of `config` with other values of the group `trainer`."""
-    found = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, **changes))
-    for name in ("from_environment", "choices", "prepared"):  # not fields: a field is a key
-        object.__setattr__(found, name, getattr(config, name))
-    return found
+    return with_typed_values(config, {f"trainer.{name}": value for name, value in changes.items()})
 
 
 def device_memory(device: torch.device) -> DeviceMemory | None:

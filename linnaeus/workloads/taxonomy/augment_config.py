@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from linnaeus.config.registry import registered
 from linnaeus.config.setting import setting
 
 
@@ -33,7 +34,8 @@ class AugmentConfig:
         "length of the last part of the run, without augmentation and mixing: training images as in validation; 0%: none", duration="update"
     )
     place: str = setting(
-        "where crops, mirroring, colour and erasing are applied: host, device, or auto: the device if it is a GPU and there is no policy",
+        "where crops, mirroring, colour and erasing are applied: host, device, or auto: the device if it is a GPU and there is no policy; "
+        "chosen at the first start and then kept",
         choices=("auto", "host", "device"),
     )
     center_crop: float = setting("side of the central square of a validation image as a share of the short side", above=0, high=1)
@@ -41,3 +43,14 @@ class AugmentConfig:
         "views of a validation image whose probabilities are averaged; none: the image alone; flip: the image and its mirror image",
         choices=("none", "flip"),
     )
+
+
+def choose_place(config: AugmentConfig, device: str) -> tuple[str, str]:
+    """Return the value that replaces `augment.place=auto`, "host" or "device", and its reason. device: "cuda" or "cpu"."""
+    if registered("augment", config.name) is not None:
+        return "host", f"augment={config.name} is of a plugin, which runs on the host"
+    if device != "cuda":
+        return "host", "the run trains on the CPU"
+    if config.policy != "none":
+        return "host", f"augment.policy={config.policy} runs on the host only"
+    return "device", "the run trains on a GPU"

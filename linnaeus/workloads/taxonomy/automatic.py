@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.choices import Choice
+from linnaeus.config.choices import AUTO, Choice
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.length import training_samples
+from linnaeus.workloads.taxonomy.augment_config import choose_place
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +96,11 @@ def notes_of_defaults(config: Config) -> tuple[str, ...]:
     if config.data.name == "biota" or config.run.experiment != config.data.name or config.model.name != "mformer":
         return ()
     return ("model, image size, length and learning rate are those of the demo; experiment=photos chooses them for your photographs",)
+
+
+def choose_at_start(config: Config, device: str) -> list[Choice]:
+    """Return a choice for `augment.place` if it is `auto`. device: "cuda" or "cpu", of the training."""
+    return [Choice("augment.place", *choose_place(config.augment, device))] if config.augment.place == AUTO else []
 
 
 def check_rate(optimizer: OptimizerConfig) -> None:

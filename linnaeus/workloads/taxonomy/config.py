@@ -78,7 +78,10 @@ class RecordsConfig(TaxonomyDataConfig):
 
 @dataclass(frozen=True)
 class ManifestConfig(RecordsConfig):
-    root: str | None = setting("folder that the image paths are relative to; null: the folder of the manifest")
+    root: str | None = setting(
+        "folder that the image paths are relative to; null: the folder of the manifest; webdataset:PATH or hugging_face:PATH: the "
+        "photographs are those of this source"
+    )
     image_column: str = setting("column with the image path; auto: found by its name")
     rank_columns: dict[str, str] = setting("column of each taxonomic rank, coarse to fine; empty: all columns named like a known rank")
     taxonomy: str | None = setting("CSV or Parquet table of taxa (id, parent or ancestry, rank, name), if labels are ids; null: names")

@@ -112,7 +112,7 @@ def test_the_remedies_of_the_sources_of_photographs() -> None:
 
 def test_augmentation_on_the_host_beside_a_gpu_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "DistributedContext", lambda: SimpleNamespace(device=torch.device("cuda")))
-    store = ("data=store", "data.path=s")
+    store = ("data=store", "data.path=s", "augment.place=host")
     assert str(remedy(False, *store)).startswith("augment.place=device augments on the GPU")
     for disk, *given in ((True, "data.order=blocks"), (False, "augment.place=device"), (False, "augment.policy=randaugment")):
         assert str(remedy(disk, *store, *given)).startswith("a smaller image")

@@ -17,13 +17,14 @@ from PIL import Image
 from torch import Tensor
 
 from linnaeus import randomness
+from linnaeus.config.choices import AUTO
 from linnaeus.config.registry import registered
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
 from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
 from linnaeus.workloads.taxonomy.augment.training_draws import TrainingDraws
-from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
+from linnaeus.workloads.taxonomy.augment_config import AugmentConfig, choose_place
 
 Policy = Callable[[Image.Image], Image.Image]
 
@@ -55,13 +56,12 @@ class AugmentationPipelineFactory:
     def _on_device(self, device: torch.device | None) -> bool:
         """Return True if training images are augmented on the device. Raise `ConfigError` for `augment.place=device` with an automatic
         augmentation (`augment.policy`), which runs on the host only."""
-        possible = self.config.policy == "none"
-        if self.config.place == "device" and not possible:
+        if self.config.place == "device" and self.config.policy != "none":
             raise ConfigError(
                 f"augment.place=device cannot apply augment.policy={self.config.policy}; set augment.place=host, or the policy to none"
             )
-        on_gpu = device is not None and device.type == "cuda"
-        return self.config.place == "device" or (self.config.place == "auto" and on_gpu and possible)
+        place = self.config.place if self.config.place != AUTO else choose_place(self.config, "cpu" if device is None else device.type)[0]
+        return place == "device"
 
     def build_at_end(self, mixing: bool) -> Pipeline | None:
         """Return the pipeline for the last part of the run (`augment.off_last`): the validation pipeline, without augmentation.

@@ -20,6 +20,7 @@ from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest.records import MEMBERS
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, is_url
 from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
 
@@ -35,13 +36,10 @@ def check_target(path: Path) -> None:
 
 
 def check_files(records: Inspected) -> None:
-    """Raise `ConfigError` if the photographs of the source are not files in a folder or a zip file, or at URLs, since a manifest contains
-    their paths."""
-    if not isinstance(records.files, FolderFiles | UrlFiles | ZipFiles):
-        raise ConfigError(
-            "--corrected: the photographs of this source are not files in a folder, in a zip file or at URLs, which a manifest needs; "
-            "remove the option"
-        )
+    """Raise `ConfigError` if a manifest cannot name the photographs of the source. It can name files in a folder or a zip file, or at URLs,
+    and the photographs of the sources `MEMBERS`."""
+    if not isinstance(records.files, FolderFiles | UrlFiles | ZipFiles) and records.config.name not in MEMBERS:
+        raise ConfigError("--corrected: a manifest cannot name the photographs of this source, which are in data.images; remove the option")
 
 
 def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding], overrides: Sequence[str]) -> str:
@@ -66,9 +64,7 @@ def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding],
 def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[str]:
     """Return the settings KEY=VALUE with which `data=manifest` reads the corrected manifest `path` as the source was read. `overrides`:
     settings with which the source was read."""
-    files = records.files
-    assert isinstance(files, FolderFiles | UrlFiles | ZipFiles)
-    root = f"zip://{files.inside.rstrip('/')}::{files.archive.resolve()}" if isinstance(files, ZipFiles) else files.root
+    root = _root(records)
     known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
     texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]
     texts = [text for text in texts if text != "data.group_column=auto"]  # may be another column of a manifest
@@ -80,6 +76,16 @@ def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[s
         texts.append("data.rank_columns={" + ",".join(f"{rank}:{name}" for rank, name in records.config.rank_columns.items()) + "}")
     beside = not is_url(root) and Path(root).resolve() == path.parent.resolve()
     return texts if beside else [setting_text("data.root", redacted(root)), *texts]
+
+
+def _root(records: Inspected) -> str:
+    """Return the value of data.root with which a manifest reads the photographs of the source."""
+    files, config = records.files, records.config
+    if isinstance(files, FolderFiles | UrlFiles):
+        return files.root
+    if isinstance(files, ZipFiles):
+        return f"zip://{files.inside.rstrip('/')}::{files.archive.resolve()}"
+    return f"{config.name}:{os.path.abspath(os.path.expanduser(config.path))}"
 
 
 def _filled(records: Inspected, name: str) -> np.ndarray:

@@ -202,7 +202,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
     excluded = LeftOut(table.excluded)
     column = table.columns[config.image_column]
     files = records.files(column.values)
-    if config.root is not None and not is_url(config.root) and not isinstance(files, FolderFiles | UrlFiles):
+    if config.root is not None and config.name != "manifest" and not is_url(config.root) and not isinstance(files, FolderFiles | UrlFiles):
         place = quoted(records.place, 120)
         raise ConfigError(f"data.root: {quoted(config.root, 120)} has no effect, because the photographs are in {place}; leave it out")
     sizes = files.sizes()[column.codes]

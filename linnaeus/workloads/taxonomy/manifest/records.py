@@ -10,12 +10,16 @@ photograph.
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from linnaeus.errors import ConfigError, list_some, quoted
+import numpy as np
+
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.columns import AUTO
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, has_urls, is_url
@@ -32,6 +36,7 @@ READERS = {  # data.name -> module of its reader
     "darwin_core": f"{SOURCES}.darwin_core",
     "inat_open_data": f"{SOURCES}.inat_open_data",
 }
+MEMBERS = ("webdataset", "hugging_face")  # sources whose photographs a manifest can name, with data.root=SOURCE:PATH
 
 
 class Choose(Protocol):
@@ -60,7 +65,11 @@ def read(config: ManifestConfig, choose: Choose) -> Records:
 def read_records(config: ManifestConfig, choose: Choose) -> Records:
     """Return the records of a CSV or Parquet manifest. Raise `ConfigError` if the file or the folder of its photographs does not exist."""
     path = Path(config.path).expanduser()
-    return in_folder(read_table(path, choose), config, path.parent)
+    table = read_table(path, choose)
+    source, colon, place = (config.root or "").partition(":")
+    if colon and source in MEMBERS:
+        return Records(table, lambda names: members(source, place, config, names), place)
+    return in_folder(table, config, path.parent)
 
 
 def check_rows(rows: int, excluded: Mapping[str, int]) -> None:
@@ -108,6 +117,31 @@ def in_folder(table: Table, config: ManifestConfig, folder: Path | str) -> Recor
     if not is_url(root) and not os.path.isdir(root):
         raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")
     return Records(table, lambda names: photographs_in(root, names), str(root))
+
+
+def members(source: str, path: str, config: ManifestConfig, names: Sequence[str]) -> ImageFiles:
+    """Return the photographs of another source with these names, such as members of tar files. source: one of `MEMBERS`, with the data.path
+    `path`. config: of the manifest.
+
+    Raise `ConfigError` if the source cannot be read, or does not have a photograph."""
+    wanted = AUTO if config.image_column == "path" else config.image_column  # the reader gives the name path to the only photographs
+    other = replace(config, name=source, path=path, root=None, image_column=wanted)
+
+    def choose(header: Sequence[str], **keys: Any) -> Sequence[str]:
+        return [wanted if wanted in header else "path"]
+
+    try:
+        records = importlib.import_module(READERS[source]).read_records(other, choose)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("data.path", "data.root", 1)) from error
+    (column,) = records.table.columns.values()
+    files = records.files(column.values)
+    row = {name: i for i, name in enumerate(files.names.tolist())}
+    absent = [name for name in names if name not in row]
+    if absent:
+        shown = list_some([quoted(name) for name in absent], 3)
+        raise ConfigError(f"data.root: {quoted(path, 160)} does not have {counted(len(absent), 'photograph')} of the manifest: {shown}")
+    return files.take(np.array([row[name] for name in names], dtype=np.int64))
 
 
 def photographs_in(root: Path | str, names: Sequence[str]) -> ImageFiles:

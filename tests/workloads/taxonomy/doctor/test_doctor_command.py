@@ -9,6 +9,8 @@ import zipfile
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -23,10 +25,13 @@ from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
+from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
 from tests.workloads.taxonomy.doctor.conftest import table_findings
 from tests.workloads.taxonomy.sources import darwin_core_writer
 from tests.workloads.taxonomy.sources.conftest import records
 from tests.workloads.taxonomy.sources.test_camtrap_dp import biota_package
+from tests.workloads.taxonomy.sources.test_hugging_face import of_records, save
+from tests.workloads.taxonomy.sources.test_webdataset import sharded
 
 __all__ = ["records"]  # a fixture
 
@@ -137,10 +142,11 @@ def test_the_corrected_manifest_has_the_remedies_and_nothing_else_changed(call, 
     assert [finding.check for finding in table_findings(inspect(config_of(tmp_path, "fixed.csv")))] == ["same site in two splits"]
 
 
-def test_a_source_whose_photographs_are_not_files_has_no_corrected_manifest(rows, inspected):
+def test_a_source_whose_photographs_a_manifest_cannot_name_has_no_corrected_manifest(rows, inspected):
     check_files(records := inspected(rows))
-    with pytest.raises(ConfigError, match="--corrected: the photographs of this source are not files in a folder"):
-        check_files(replace(records, files=None))
+    images = H5Images("images.h5", records.files.names, np.arange(len(records)), 8, 8)
+    with pytest.raises(ConfigError, match=r"--corrected: a manifest cannot name the photographs of this source, which are in data\.images"):
+        check_files(replace(records, files=images))
 
 
 def test_the_settings_of_a_corrected_manifest_read_it_as_the_source_was_read(rows, inspected, tmp_path):
@@ -203,6 +209,48 @@ def test_a_corrected_manifest_reads_photographs_in_a_zip_file(records, tmp_path)
     assert words[2] == f"data.root='zip://top::{package}'"
     ours, theirs = (build_source(compose(settings).data) for settings in (words, given))
     assert ours.fingerprint == theirs.fingerprint and len(ours.ids) == len(records.rows)
+
+
+@pytest.mark.parametrize("form", ["webdataset", "arrow", "parquet", "another column"])
+def test_a_corrected_manifest_reads_photographs_in_tar_files_and_in_data_sets(records, tmp_path, form):
+    folder = tmp_path / "the data (1)"
+    folder.mkdir()
+    name, more = "webdataset" if form == "webdataset" else "hugging_face", []
+    table = of_records(records) if form != "webdataset" else None
+    if form == "webdataset":
+        sharded(records, folder, "gnu")
+    elif form == "parquet":
+        pq.write_table(table, folder / "data.parquet", row_group_size=7)
+    else:
+        first = [{"bytes": b"another", "path": f"{i}.png"} for i in range(len(records.rows))]
+        both = table if form == "arrow" else table.add_column(0, "first", pa.array(first, table.schema.field("image").type))
+        save(folder, both, shards=3)
+        more = [] if form == "arrow" else ["data.image_column=image"]
+    given = [f"data={name}", f"data.path='{folder}'", "data.image_size=16", *more]
+    source = inspect(compose(given).data, every_column=True)
+    check_files(source)
+    (command,) = write_corrected(tmp_path / "fixed.csv", source, [], given[1:]).splitlines()[1:]
+    words = shlex.split(command.removeprefix("next: linnaeus "))
+    assert f"data.root='{name}:{folder}'" in words
+    ours, theirs = (build_source(compose(settings).data) for settings in (words, given))
+    assert ours.fingerprint == theirs.fingerprint and len(ours.ids) == len(records.rows)
+    left_out = replace(Finding("x", "error", np.array([1, 5]), "text"), leave_out=True)
+    write_corrected(tmp_path / "fewer.csv", source, [left_out], given[1:])
+    fewer = build_source(compose([word.replace("fixed.csv", "fewer.csv") for word in words]).data)
+    assert fewer.ids.tolist() == [name for row, name in enumerate(theirs.ids.tolist()) if row not in (1, 5)]
+    assert all((fewer.images.read(np.array([row]))[0] == theirs.images.read(np.array([row + 2]))[0]).all() for row in (6, 20))
+
+
+def test_photographs_that_another_source_does_not_have_are_named(records, tmp_path):
+    sharded(records, tmp_path / "tars", "gnu")
+    row = records.rows[0]
+    rows = [row["path"], "gone.jpg"]
+    (tmp_path / "m.csv").write_text("path,species\n" + "".join(f"{name},Quercus robur\n" for name in rows))
+    given = ["data=manifest", f"data.path={tmp_path / 'm.csv'}"]
+    with pytest.raises(ConfigError, match=r"data.root: .*tars.* does not have 1 photograph of the manifest: 'gone.jpg'"):
+        inspect(compose([*given, f"data.root='webdataset:{tmp_path / 'tars'}'"]).data)
+    with pytest.raises(ConfigError, match=r"data.root: .*nowhere.* does not contain a tar file"):
+        inspect(compose([*given, f"data.root='webdataset:{tmp_path / 'nowhere'}*'"]).data)
 
 
 def photograph_folders(folder):

@@ -82,6 +82,24 @@ def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[st
     return tuple(notes)
 
 
+def never_absent(config: Config, components: Sequence[str], present: np.ndarray) -> tuple[str, ...]:
+    """Return a warning if every training row has a metadata component, and nothing is masked.
+
+    `present`: bool [N, M], True where a training row has a component."""
+    schedule = config.schedule
+    partly = ramp_used(schedule.partial_meta_mask_prob) and (len(components) > 1 or bool(schedule.partial_mask_whitelist))
+    masked = ramp_used(schedule.meta_mask_prob) or partly
+    always = [name for name, column in zip(components, present.T, strict=True) if len(column) and column.all()]
+    if masked or not always or getattr(config.model, "fusion", "joint") == "separate":
+        return ()
+    advice = "; or model.fusion=separate" if config.model.name == "timm" else ""
+    found = " and ".join(always)
+    return (
+        f"data.components: every training row has {found}, and schedule.meta_mask_prob is 0, so answers without metadata are not trained; "
+        f"set schedule.meta_mask_prob.start=0.5 schedule.meta_mask_prob.end=0.5{advice}",
+    )
+
+
 def component_mask(names: Sequence[str], components: Sequence[str], key: str) -> np.ndarray:
     """Return bool [M], True for each of `components` that is in `names`.
 

@@ -34,7 +34,7 @@ from linnaeus.workloads.taxonomy.heads.sharded import ShardedHead, check_sharded
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
-from linnaeus.workloads.taxonomy.masking import NullPolicy, ramp_used
+from linnaeus.workloads.taxonomy.masking import NullPolicy, never_absent, ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
@@ -114,6 +114,7 @@ class TaxonomyWorkload(Workload):
         self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
         present = presence(self.data_source.metadata, self.inputs)
         self.known = self._present(present[self.train_rows])
+        self._warnings = never_absent(self.config, self.inputs, present[self.train_rows])
         self.validation_metadata = dict(zip(self.inputs, present[self.validation_rows].T, strict=True))  # component -> bool [N]
         self.components = self._present(present[self.validation_rows])  # that validation passes can mask
 
@@ -128,7 +129,7 @@ class TaxonomyWorkload(Workload):
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Build the training and the validation dataset. `directory` is the run directory; photographs that a file there lists as
         undecodable are not read again."""
-        for line in self._missing_components():
+        for line in (*self._missing_components(), *self._warnings):
             log.warning(line)
         self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
         self._schedule, bad = schedule, self.quarantine.samples

@@ -15,7 +15,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.taxonomy.losses import LabelCounts
-from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes
+from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, never_absent
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
@@ -176,3 +176,44 @@ def test_no_learnable_null_labels_is_an_error():
     assert notes("linear") == ("head.nulls=predict: no training sample has a learnable null label at order, species",)
     with pytest.raises(ConfigError, match="below a taxon that has children, so there is nothing to learn"):
         notes("conditional")
+
+
+NOTHING_MASKED = [f"schedule.{name}meta_mask_prob.{end}=0" for name in ("", "partial_") for end in ("start", "end")]
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ([], False),
+        (["schedule.meta_mask_prob.start=0", "schedule.meta_mask_prob.end=0"], False),  # some combinations are masked
+        (NOTHING_MASKED, True),
+        ([*NOTHING_MASKED, "model=timm"], True),
+        ([*NOTHING_MASKED, "model=timm", "model.fusion=separate"], False),
+    ],
+)
+def test_a_run_that_never_sees_a_sample_without_metadata_is_warned_about(words: list[str], warned: bool) -> None:
+    config = compose(words)
+    present = np.array([[True, True, False], [True, False, False]])
+    found = never_absent(config, ("SPATIAL", "TEMPORAL", "ELEVATION"), present)
+    assert len(found) == warned
+    if warned:
+        assert "every training row has SPATIAL, and" in found[0] and ("fusion" in found[0]) == ("model=timm" in words)
+    assert not never_absent(config, ("SPATIAL", "TEMPORAL"), present[1:, 1:]) and not never_absent(config, (), present[:, :0])
+
+
+def test_one_component_has_no_combination_to_mask() -> None:
+    config = compose(["schedule.meta_mask_prob.start=0", "schedule.meta_mask_prob.end=0"])
+    assert never_absent(config, ("TEMPORAL",), np.ones((3, 1), bool))
+    assert not never_absent(config, ("TEMPORAL",), np.array([[True], [False]]))
+
+
+def test_the_training_rows_of_a_run_are_looked_at(caplog) -> None:
+    """Also that the warning is logged. The stand-in names the rows that it got."""
+    seen = lambda config, components, present: (f"{len(present)} rows, {', '.join(components)}",)
+    config = compose(["data.train_samples=60", "data.validation_samples=20"])
+    with mock.patch("linnaeus.workloads.taxonomy.workload.never_absent", seen):
+        workload = build_workload(config)
+    stopped = mock.patch("linnaeus.workloads.taxonomy.workload.Quarantine", side_effect=StopIteration)
+    with caplog.at_level("WARNING"), stopped, pytest.raises(StopIteration):
+        workload.build_datasets(None, None)
+    assert f"{workload.train_size} rows, SPATIAL, TEMPORAL, ELEVATION" in caplog.text

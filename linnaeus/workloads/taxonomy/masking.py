@@ -92,7 +92,7 @@ def never_absent(config: Config, components: Sequence[str], present: np.ndarray)
     always = [name for name, column in zip(components, present.T, strict=True) if len(column) and column.all()]
     if masked or not always or getattr(config.model, "fusion", "joint") == "separate":
         return ()
-    advice = "; or model.fusion=separate" if config.model.name == "timm" else ""
+    advice = ", or model.fusion=separate" if config.model.name == "timm" else ""
     found = " and ".join(always)
     return (
         f"data.components: every training row has {found}, and schedule.meta_mask_prob is 0, so answers without metadata are not trained; "

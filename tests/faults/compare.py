@@ -37,6 +37,8 @@ def _determined(state: dict[str, Any]) -> dict[str, Any]:
 
 def _left(run: Path) -> set[str]:
     """Return the names of the files and of the checkpoints of a finished run, without alarms.jsonl: a busy machine can raise an alarm about
-    times in one of two equal runs. `runs.differences` compares the other alarms."""
-    own = {path.name for path in run.iterdir() if path.name not in ("launches", "alarms.jsonl")}
+    times in one of two equal runs. `runs.differences` compares the other alarms. The log of another rank than 0 is left out, too: a rank
+    writes one only if it has a warning, such as the death of rank 0."""
+    kept = [path.name for path in run.iterdir() if not path.match("train-rank*.log")]
+    own = {name for name in kept if name not in ("launches", "alarms.jsonl")}
     return own | {f"checkpoints/{path.name}" for path in (run / "checkpoints").iterdir()}

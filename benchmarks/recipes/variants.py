@@ -1,4 +1,5 @@
-"""Compare variants of `experiment=photos` on the validation photographs: long tails, taxonomic ranks, metadata, missing labels.
+"""Compare variants of `experiment=photos` on the validation photographs: long tails, taxonomic ranks, metadata, missing labels,
+regularisation.
 
     python -m benchmarks.recipes.variants --data FOLDER                          plants3900, 12 epochs, 3 seeds, every group
     python -m benchmarks.recipes.variants --data FOLDER --groups tail ranks --parallel 2
@@ -7,6 +8,7 @@ A group is a table: `photos` without changes, and variants of it. `tail` has rem
 and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
 other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and models whose backbone learns from them, too.
 `labels` has other heads, losses and weights of the ranks, too, on photographs of which half have no label at the finest rank.
+`regularisation` has averaged weights, more decay, dropout, stochastic depth, erasing, mixing, and an end without augmentation.
 
 Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
 of the finest rank: of all validation photographs (top-1), without their metadata (masked), the mean over classes (macro), and the means
@@ -80,6 +82,16 @@ GROUPS: dict[str, dict[str, Variant]] = {
         "finest known label alone": Variant(["loss.coarser_share=0.0"]),
         "linear": Variant(["head=linear"]),
         "without smoothing": Variant(["loss.label_smoothing=0.0"]),
+    },
+    "regularisation": {
+        UNCHANGED: Variant(),
+        "average of the weights": Variant(["trainer.ema_decay=0.99"]),
+        "weight decay 0.2": Variant(["optimizer.weight_decay=0.2"]),
+        "dropout 0.2": Variant(["model.dropout=0.2"]),
+        "stochastic depth 0.1": Variant(["model.drop_path=0.1"]),
+        "erasing 0.25": Variant(["augment.erasing=0.25"]),
+        "mixup and cutmix, half": Variant(["schedule.mixup_prob.start=0.5", "schedule.mixup_prob.end=0.5"]),
+        "last tenth without augmentation": Variant(["augment.off_last=10%"]),
     },
 }
 UNLABELLED = {"labels": 0.5}  # group -> share of the training photographs without a label at the finest rank

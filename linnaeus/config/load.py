@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed, typed
+from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, note, parsed, typed
 from linnaeus.config.registry import import_here, import_plugins, workload_module
 from linnaeus.config.schema import VARIANTS, Config
 from linnaeus.config.typed_config import typed_config, variants_of
@@ -21,6 +22,7 @@ from linnaeus.errors import ConfigError, one_line
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+DEFAULT_WORKLOAD = "taxonomy"  # of conf/config.yaml
 CONF = (Path(__file__).parents[1] / "conf").resolve()  # a link to conf/ at the top level; a folder in an installed package
 
 
@@ -147,9 +149,27 @@ def chosen_options(overrides: Sequence[str]) -> list[str]:
     An entry {key: (group, option)} of `CHOOSES` gives GROUP=OPTION if the command line names the workload, gives `key` a value other than
     null, and does not itself choose an option of `group`."""
     given = typed(overrides)
-    try:
-        module = import_here(workload_module(given["workload"]) + ".config") if "workload" in given else None
-    except (ModuleNotFoundError, ValueError):
-        return []  # Hydra names the mistake
-    table: dict[str, tuple[str, str]] = getattr(module, "CHOOSES", {})
+    table: dict[str, tuple[str, str]] = getattr(_settings_module(given), "CHOOSES", {}) if "workload" in given else {}
     return [f"{group}={option}" for key, (group, option) in table.items() if given.get(key, "null") != "null" and group not in given]
+
+
+def chosen_experiment(overrides: Sequence[str]) -> list[str]:
+    """Return the setting experiment=NAME of a command line that starts a run and names no experiment; [] if there is none.
+
+    The function `choose_experiment(given)` of the workload's module `config` returns NAME and a reason, which is logged, or None. `given`:
+    the settings of the command line, {key or group: text after the `=`}."""
+    given = typed(overrides)
+    choose = getattr(_settings_module(given), "choose_experiment", None)
+    chosen = None if "experiment" in given or choose is None else choose(given)
+    if chosen is None:
+        return []
+    note(f"experiment={chosen[0]}: {chosen[1]}")
+    return [f"experiment={chosen[0]}"]
+
+
+def _settings_module(given: Mapping[str, str]) -> ModuleType | None:
+    """Return the module `config` of the workload that the settings `given` name; None if there is none."""
+    try:
+        return import_here(workload_module(given.get("workload", DEFAULT_WORKLOAD)) + ".config")
+    except (ModuleNotFoundError, ValueError):
+        return None  # Hydra names the mistake

@@ -15,7 +15,7 @@ from typing import Any
 from linnaeus.config.choices import automatic_keys, with_choices
 from linnaeus.config.command_line import setting_text
 from linnaeus.config.environment import plain_tree, saved_tree
-from linnaeus.config.load import compose, compose_tree, group_files
+from linnaeus.config.load import chosen_experiment, compose, compose_tree, group_files
 from linnaeus.config.messages import nearest_key
 from linnaeus.config.precedence import as_hydra_takes, check_mappings, empty_given_whole, is_entry, parsed
 from linnaeus.config.schema import Config
@@ -94,10 +94,13 @@ def read_saved(file: Path) -> Tree:
 def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Tree:
     """Return the configuration of a command line as plain mappings. The arguments are those of `compose_tree`.
 
-    Without `run.from` the result is that of `compose_tree`; with `run.from` it is the saved configuration with single values changed."""
+    Without `run.from` the result is that of `compose_tree`, with the experiment that the workload has for such a command line
+    (`chosen_experiment`); with `run.from` it is the saved configuration with single values changed."""
     given, rest = split_from(overrides)
     check_mappings(rest)
-    return compose_tree(rest, config_dir, missing_ok) if given is None else compose_repeat(given, rest, config_dir)
+    if given is not None:
+        return compose_repeat(given, rest, config_dir)
+    return compose_tree([*rest, *chosen_experiment(rest)], config_dir, missing_ok)
 
 
 def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = None) -> Config:

@@ -43,7 +43,7 @@ REFUSED = {
     "++optimizer=sgd": "++optimizer=sgd: a group is chosen without +; leave the ++ out",
     # choices
     "model=mfromer": "did you mean mformer?",
-    "experiment=nope": "there is no experiment=nope; choose one of ",
+    "experiment=mine": "there is no experiment=mine; choose one of ",
     "trainer=3": "a group takes the name of one of its files",
     "optimizer.name=sgd": "choose with optimizer=sgd",
     "lr_scheduler=constant lr_scheduler.final_scale=0.1": "choose lr_scheduler=cosine or lr_scheduler=linear or lr_scheduler=wsd for it",

@@ -17,7 +17,7 @@ from tests.config.yaml_comments import commented, files
 
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
-EXPERIMENTS = [path for path in sorted((CONF / "experiment").glob("*.yaml"))]
+EXPERIMENTS = [path for path in sorted((CONF / "experiment").glob("*.yaml")) if path.stem != "none"]
 
 
 def test_every_group_has_a_file_and_nothing_else_lies_there():
@@ -60,7 +60,7 @@ def test_the_header_of_an_experiment_has_its_command_hardware_time_and_result(pa
 def test_the_program_comes_first_and_the_experiment_last():
     defaults = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
     assert defaults[0] == "_self_"
-    assert defaults[-2:] == [{"experiment": None}, {"optional local": "default"}]
+    assert defaults[-2:] == [{"experiment": "none"}, {"optional local": "default"}]
     assert {next(iter(d)) for d in defaults[1:-1]} == set(GROUPS)
 
 

@@ -70,8 +70,9 @@ COMMANDS_OF_PAGES = sorted({(page.name, line) for page in PAGES for line in line
 
 @pytest.fixture
 def saved_run(tmp_path, monkeypatch):
-    """A folder in which outputs/biota/mine and outputs/photos/first are directories of runs."""
+    """A folder in which outputs/biota/mine and outputs/photos/first are directories of runs, and photos/manifest.csv lists photographs."""
     monkeypatch.chdir(tmp_path)
+    write_photographs(tmp_path / "photos")
     for run in (tmp_path / "outputs" / "biota" / "mine", tmp_path / "outputs" / "photos" / "first"):
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(saved_config())
@@ -79,6 +80,14 @@ def saved_run(tmp_path, monkeypatch):
     for name, text in re.findall(r"`(settings/[\w/]+\.yaml)`:\n\n```yaml\n(.*?)```", page, re.S):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
+
+
+def write_photographs(folder):
+    folder.mkdir()
+    names = [f"{i}.png" for i in range(20)]
+    (folder / "manifest.csv").write_text("\n".join(["path,species", *(f"{name},s{i % 2}" for i, name in enumerate(names))]))
+    for name in names:
+        Image.new("RGB", (24, 24)).save(folder / name)
 
 
 @functools.cache

@@ -193,7 +193,8 @@ def commands():
 
 
 def test_the_commands_in_the_docs_are_valid():
-    found = dict.fromkeys(line for _, line in commands())
+    """The sweeps that read photographs are checked by tests/e2e/test_documents.py, which writes some."""
+    found = dict.fromkeys(line for _, line in commands() if "data=manifest" not in line)
     assert {"sweeps.md", "README.md", "optuna.yaml", "seeds.yaml"} <= {page for page, _ in commands()}
     for line in found:
         parsed_request = read_request(parse_command_line(shlex.split(line)))

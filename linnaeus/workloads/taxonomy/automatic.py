@@ -29,6 +29,7 @@ KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; 
     "trainer.precision": "float32",
     "trainer.global_batch_size": 64,
     "optimizer.lr": 0.003,
+    "optimizer.layer_decay": None,
     "data.image_size": 64,
     "trainer.length": "30epochs",
     "data.components": ["SPATIAL", "TEMPORAL", "ELEVATION"],
@@ -41,6 +42,7 @@ EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many 
 METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
 SMALLEST_BATCH = 16
+LEAST_DECAY, FIRST_LAYER = 0.75, 1 / 30  # factor from layer to layer, and rate of the first layer / rate of the head, of pretrained weights
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 
@@ -54,6 +56,7 @@ class Facts:
     device: str  # cpu or cuda
     has_bf16: bool  # the device computes in bf16
     pretrained: bool  # training starts from pretrained weights
+    weights: str | None = None  # model.pretrained_file
 
 
 _facts: dict[str, Facts] = {}  # configuration of data and device -> facts that this process has found
@@ -81,6 +84,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     facts = replace(_facts[read], rows=training_samples(config, _facts[read].rows))
     known = {"trainer.length": config.trainer.length, "data.image_size": config.data.image_size}
     known |= {"trainer.precision": config.trainer.precision, "trainer.global_batch_size": config.trainer.global_batch_size}
+    known["model.backbone"] = getattr(config.model, "backbone", None)
     given = {key: value for key, value in known.items() if key not in keys}
     choices = []
     for key in KEYS:
@@ -153,6 +157,7 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
         device=device,
         has_bf16=cpu_has_bf16() if device == "cpu" else not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
         pretrained=bool(getattr(model, "pretrained", False) or getattr(model, "pretrained_file", None)),
+        weights=getattr(model, "pretrained_file", None),
     )
 
 
@@ -177,6 +182,10 @@ def cpu_has_bf16() -> bool:
 
 
 def choose_backbone(facts: Facts, given: Settings) -> tuple[str, str]:
+    if facts.weights is not None:
+        from linnaeus.workloads.taxonomy.models.timm_weights import find_network
+
+        return find_network(facts.weights), "the network of model.pretrained_file"
     if facts.device == "cuda":
         return "resnet50", "a common network for a GPU"
     return "resnet10t", "a small network for a CPU"
@@ -200,6 +209,18 @@ def choose_lr(facts: Facts, given: Settings) -> tuple[float, str]:
     batch = min(given["trainer.global_batch_size"], facts.rows)  # an update has no more samples than an epoch
     rate, start = (5e-4, "pretrained weights") if facts.pretrained else (3e-3, "random weights")
     return round(rate * math.sqrt(batch / 64), 5), f"for {start} and batches of {batch}; grows with the root of the batch"
+
+
+def choose_layer_decay(facts: Facts, given: Settings) -> tuple[float | None, str]:
+    if not facts.pretrained:
+        return None, "random weights: all layers learn at the same rate"
+    from linnaeus.workloads.taxonomy.models.timm_backbone import count_layers
+
+    layers = count_layers(given["model.backbone"])
+    if layers == 0:
+        return None, f"the order of the layers of {given['model.backbone']} is not known"
+    decay = round(max(LEAST_DECAY, FIRST_LAYER ** (1 / layers)), 3)
+    return decay, f"pretrained weights: the first of {layers} layers learns at {decay**layers:.2g} of the rate of the head"
 
 
 def choose_image_size(facts: Facts, given: Settings) -> tuple[int, str]:
@@ -243,6 +264,7 @@ RULES: dict[str, Rule] = {
     "trainer.precision": choose_precision,
     "trainer.global_batch_size": choose_batch,
     "optimizer.lr": choose_lr,
+    "optimizer.layer_decay": choose_layer_decay,
     "data.image_size": choose_image_size,
     "trainer.length": choose_length,
     "data.components": choose_components,

@@ -2,6 +2,7 @@
 `augment_config.py` define loss and augment.
 """
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -271,3 +272,16 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "augment": {"none": AugmentConfig, "standard": AugmentConfig},
 }
+
+OF_MODEL = ("model", "head", "loss")  # groups whose settings in conf/experiment/photos.yaml depend on each other
+
+
+def choose_experiment(given: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return `photos` and the reason for it if a command line names photographs of the user and sets nothing of `OF_MODEL`; else None.
+
+    given: {key or group: text after the `=`}, see `linnaeus.config.load.chosen_experiment`."""
+    data = given.get("data", "")
+    schema = SCHEMAS["data"].get(data)
+    if schema is None or not issubclass(schema, RecordsConfig) or any(key.partition(".")[0] in OF_MODEL for key in given):
+        return None
+    return "photos", f"settings for photographs of your own (data={data}); experiment=none: the settings of the demo"

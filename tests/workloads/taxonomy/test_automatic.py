@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import yaml
 from PIL import Image
+from safetensors.torch import save_file
 
 from linnaeus.config import compose
 from linnaeus.config.choices import automatic_keys, with_choices
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
 from linnaeus.errors import ConfigError
-from linnaeus.rundir.repeat import run_config
+from linnaeus.rundir.repeat import compose_run, run_config
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads.taxonomy import automatic, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
+from linnaeus.workloads.taxonomy.config import SCHEMAS
 
 KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
 CPU = Facts(
@@ -185,7 +189,6 @@ def start(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Run `main.py` with a command line in this process. Return its output."""
     import main
     from linnaeus.config.shared import shared_config
-    from linnaeus.rundir.repeat import compose_run
 
     assert main.run(shared_config(lambda: compose_run(command))) == 0
     return capsys.readouterr().out
@@ -220,6 +223,37 @@ def test_the_trials_of_a_sweep_read_the_data_once(manifest: Path, monkeypatch: p
     assert len(reads) == 2
 
 
+@pytest.mark.parametrize("words", [(), ("trainer.length=5epochs", "data.image_size=64"), ("optimizer=sgd", "optimizer.lr=0.1")])
+def test_photographs_of_the_user_are_trained_by_the_experiment(manifest: Path, words: tuple[str, ...]) -> None:
+    given = ["data=manifest", f"data.path={manifest}", *words]
+    assert compose_run(given) == compose_tree([*given, "experiment=photos"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("data=manifest", "experiment=none"),
+        ("data=manifest", "model.dropout=0.1"),
+        ("data=manifest", "model=timm"),
+        ("data=manifest", "head=conditional"),
+        ("data=manifest", "loss.label_smoothing=0"),
+        ("experiment=plants480",),
+        ("workload=language", "data=text"),
+    ],
+)
+def test_no_experiment_is_added(words: tuple[str, ...]) -> None:
+    given = [*words, *["data.path=x.csv"] * bool(words)]
+    assert compose_run(given) == compose_tree(given)
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMAS["data"] if name != "biota"])
+def test_every_source_of_photographs_can_be_read_by_the_experiment(name: str) -> None:
+    tree = compose_run([f"data={name}", "data.path=x"])
+    assert tree["data"]["name"] == name and tree["run"]["experiment"] == "photos"
+    assert automatic_keys(tree) == list(KEYS)
+
+
 def test_a_run_with_the_settings_of_the_demo_names_the_experiment(manifest: Path) -> None:
     of_demo = [f"data.path={manifest}", "data=manifest"]
     hint = lambda *words: "experiment=photos" in " ".join(automatic.notes_of_defaults(compose([*of_demo, *words])))
@@ -227,3 +261,63 @@ def test_a_run_with_the_settings_of_the_demo_names_the_experiment(manifest: Path
     assert not hint("experiment=photos") and not hint("run.experiment=mine") and not hint("model=timm")
     assert not automatic.notes_of_defaults(compose([]))
     assert set(automatic.notes_of_defaults(compose(of_demo))) <= set(workload.TaxonomyWorkload(compose(of_demo)).notes)
+
+
+def write_weights(folder: Path, name: str, config: dict[str, Any] | None = None) -> Path:
+    """Write the weights of resnet10t to a file `name` in a folder, with a config.json beside it if it is given. Return the file."""
+    folder.mkdir(exist_ok=True)
+    save_file(timm.create_model("resnet10t").state_dict(), folder / name)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "network"),
+    [
+        ("resnet10t.c3_in1k.safetensors", None, "resnet10t.c3_in1k"),
+        ("resnet10t.mine.safetensors", None, "resnet10t"),
+        ("resnet10t_176_c3-f3215ab1.safetensors", None, "resnet10t"),
+        ("resnet50_gn_a1h2-8fe6c4d0.safetensors", None, "resnet50_gn"),
+        ("model.safetensors", {"architecture": "resnet10t", "pretrained_cfg": {"tag": "c3_in1k"}}, "resnet10t.c3_in1k"),
+        ("model.safetensors", {"architecture": "resnet10t"}, "resnet10t"),
+        ("resnet18.safetensors", {"architectures": ["of another program"]}, "resnet18"),
+    ],
+)
+def test_the_network_of_a_file_is_known_by_its_names(tmp_path: Path, name: str, config: dict[str, Any] | None, network: str) -> None:
+    weights = str(write_weights(tmp_path, name, config))
+    assert automatic.choose_backbone(dataclasses.replace(CPU, pretrained=True, weights=weights), {})[0] == network
+
+
+def test_pretrained_weights_of_a_file_train_with_rates_by_layer(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = write_weights(tmp_path / "weights", "resnet10t.c3_in1k.safetensors")
+    command = ["experiment=photos", f"data.path={manifest}", f"model.pretrained_file={weights}", f"run.root={tmp_path}", "plan=true"]
+    output = start([*command, *SMALL[1:]], capsys)
+    for line in (  # the number of loaded weights depends on timm
+        "model.backbone=resnet10t.c3_in1k (auto): the network of model.pretrained_file",
+        "optimizer.layer_decay=0.75 (auto): pretrained weights: the first of 5 layers learns at 0.24 of the rate of the head",
+        f"pretrained weights from {weights}: ",
+        " loaded, 0 missing, 0 left over",
+    ):
+        assert line in output
+    config = run_config(command)
+    assert config.optimizer.layer_decay == 0.75 and config.optimizer.lr == 0.00025
+
+
+@pytest.mark.parametrize(("name", "message"), [("absent.pth", "does not exist"), ("weights.pth", "does not name a network of timm")])
+def test_a_file_of_an_unknown_network_is_one_line(manifest: Path, tmp_path: Path, name: str, message: str) -> None:
+    write_weights(tmp_path, "weights.pth")
+    command = ["experiment=photos", f"data.path={manifest}", f"model.pretrained_file={tmp_path / name}", f"run.root={tmp_path}"]
+    with pytest.raises(ConfigError, match=message) as caught:
+        run_config(command)
+    assert "\n" not in str(caught.value)
+    if name == "weights.pth":
+        assert run_config([*command, "model.backbone=resnet10t"]).model.backbone == "resnet10t"
+
+
+def test_rates_by_layer_depend_on_the_depth() -> None:
+    pretrained = dataclasses.replace(CPU, pretrained=True)
+    decays = {name: automatic.choose_layer_decay(pretrained, {"model.backbone": name})[0] for name in ("resnet10t", "resnet50")}
+    assert decays["resnet10t"] == 0.75 and 1 / 35 < decays["resnet50"] ** 17 < 1 / 25
+    assert automatic.choose_layer_decay(pretrained, {"model.backbone": "hf_hub:someone/model"})[0] is None
+    assert automatic.choose_layer_decay(CPU, {"model.backbone": "resnet10t"})[0] is None

@@ -63,8 +63,7 @@ class TimmBackbone(nn.Module):
     def layer_distances(self) -> dict[str, int]:
         """Return {parameter name: number of layers between the parameter and the output} as timm's recipes count the layers of this model;
         for a model that does not define its layers, by the order of its blocks. Metadata layers, which come last, have 0."""
-        found = _timm_distances(self.backbone) or block_distances(self.backbone, find_repeated_blocks(self.backbone))
-        return {f"backbone.{name}": distance for name, distance in found.items()}
+        return {f"backbone.{name}": distance for name, distance in _distances(self.backbone).items()}
 
     def init_weights(self) -> None:
         """Initialise the metadata layers. timm has already initialised the backbone or loaded its weights."""
@@ -90,6 +89,24 @@ class TimmBackbone(nn.Module):
         alone = features.detach()
         fused = torch.where(present.any(1)[:, None, None], self.fusion(alone, tokens), alone)
         return (fused, features) if self.training else fused
+
+
+def count_layers(name: str) -> int:
+    """Return the number of layers of timm's model `name` below its head, as `optimizer.layer_decay` counts them; 0 if it defines none, and
+    for a model of a hub, which may not be on this machine.
+
+    Raise `ConfigError` for an unknown name."""
+    import timm
+
+    _check_name(name)
+    if "/" in name:
+        return 0
+    with torch.device("meta"):
+        return max(_distances(timm.create_model(name, num_classes=0)).values(), default=0)
+
+
+def _distances(backbone: Any) -> dict[str, int]:
+    return _timm_distances(backbone) or block_distances(backbone, find_repeated_blocks(backbone))
 
 
 def _timm_distances(backbone: Any) -> dict[str, int]:
@@ -136,14 +153,10 @@ def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module
     Raise `ConfigError` for an unknown name, for `model.pretrained` together with `model.pretrained_file`, for pretrained weights that
     cannot be loaded, for an image size that the model cannot read, and for `model.drop_path` above 0 with a model without stochastic
     depth."""
-    import timm
-
     name = config.backbone
     if config.pretrained and config.pretrained_file:
         raise ConfigError("model.pretrained=true and model.pretrained_file exclude each other: set model.pretrained=false to use the file")
-    if "/" not in name and not timm.is_model(name.split(".")[0]):
-        close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
-        raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
+    _check_name(name)
     with offline_if_unreachable() if config.pretrained else contextlib.nullcontext():
         backbone = _create_for(config, image_sizes)
     if config.pretrained_file is not None:
@@ -151,6 +164,15 @@ def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module
     for size in image_sizes:
         _check_forward(backbone, name, size, "data.image_size" if size == image_sizes[-1] else "schedule.image_size")
     return backbone
+
+
+def _check_name(name: str) -> None:
+    """Raise `ConfigError` if timm does not have a model `name`, with similar names. A name with a / is that of a hub."""
+    import timm
+
+    if "/" not in name and not timm.is_model(name.split(".")[0]):
+        close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
+        raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
 
 
 def _create_for(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:

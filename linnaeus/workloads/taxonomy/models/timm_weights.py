@@ -6,8 +6,11 @@ embeddings."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -41,6 +44,34 @@ def load_pretrained_file(backbone: Any, path: str) -> str:
     parts = [f"{len(names)} {title}" + (f" ({shorten(names)})" if names else "") for title, names in counts.items()]
     parts += [f"{len(classifier)} of the classifier not used"] if classifier else []
     return f"pretrained weights from {path}: {len(loaded)} loaded, {', '.join(parts)}"
+
+
+def find_network(path: str) -> str:
+    """Return timm's name of the network whose weights are in the file `path`, by the config.json of its folder, or by the name of the file:
+    resnet18.a1_in1k.safetensors, or resnet50_a1_0-14fe96d1.pth.
+
+    Raise `ConfigError` if the file does not exist, or if neither of them names a network."""
+    import timm
+
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{KEY}: {path!r} does not exist")
+    for name in (_network_of_folder(file.parent / "config.json"), file.stem):
+        parts = re.split(r"(?=[-_.])", name)
+        for count in range(len(parts), 0, -1):
+            base, _, tag = "".join(parts[:count]).partition(".")
+            if timm.is_model(base):
+                return f"{base}.{tag}" if timm.is_model_pretrained(f"{base}.{tag}") else base
+    raise ConfigError(f"model.backbone=auto: {path} does not name a network of timm; set model.backbone to the network of these weights")
+
+
+def _network_of_folder(config: Path) -> str:
+    """Return the network that a config.json of timm names, with the tag of its weights, such as resnet18.a1_in1k; "" without one."""
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+        return f"{found['architecture']}.{found.get('pretrained_cfg', {}).get('tag', '')}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or a config.json of another program
+        return ""
 
 
 def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> InitialWeights:

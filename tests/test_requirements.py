@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from linnaeus.requirements import obstacle
+from linnaeus.requirements import obstacle, without_collection
 
 CHILD = """
 import gc, sys
@@ -40,12 +40,26 @@ def test_a_second_run_of_a_process_freezes_nothing():
 
     import torch  # noqa: F401  the condition of this test
 
-    from linnaeus.requirements import without_collection
-
     frozen = gc.get_freeze_count()
     with without_collection():
         assert gc.isenabled()
     assert gc.get_freeze_count() == frozen
+
+
+def test_the_import_of_another_module_freezes_nothing():
+    import gc
+
+    frozen = gc.get_freeze_count()
+    with without_collection("not_imported_yet"):
+        assert not gc.isenabled()
+    assert gc.isenabled() and gc.get_freeze_count() == frozen
+    gc.disable()
+    try:
+        with without_collection("not_imported_yet"):
+            assert not gc.isenabled()
+        assert not gc.isenabled(), "it was off before"
+    finally:
+        gc.enable()
 
 
 def test_nothing_hinders_the_program_here():

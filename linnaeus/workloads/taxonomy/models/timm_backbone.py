@@ -22,7 +22,7 @@ from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_bl
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import DropPath, LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.patch_convolution import replace_patch_convolutions
-from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
+from linnaeus.workloads.taxonomy.models.timm_weights import import_timm, load_pretrained_file
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
 log = logging.getLogger("linnaeus")
@@ -96,13 +96,11 @@ def count_layers(name: str) -> int:
     for a model of a hub, which may not be on this machine.
 
     Raise `ConfigError` for an unknown name."""
-    import timm
-
     _check_name(name)
     if "/" in name:
         return 0
     with torch.device("meta"):
-        return max(_distances(timm.create_model(name, num_classes=0)).values(), default=0)
+        return max(_distances(import_timm().create_model(name, num_classes=0)).values(), default=0)
 
 
 def _distances(backbone: Any) -> dict[str, int]:
@@ -168,8 +166,7 @@ def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module
 
 def _check_name(name: str) -> None:
     """Raise `ConfigError` if timm does not have a model `name`, with similar names. A name with a / is that of a hub."""
-    import timm
-
+    timm = import_timm()
     if "/" not in name and not timm.is_model(name.split(".")[0]):
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
         raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
@@ -189,12 +186,10 @@ def _create_for(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
 
 
 def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
-    import timm
-
     if config.drop_path > 0:
         options["drop_path_rate"] = config.drop_path
     try:
-        return timm.create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **options)
+        return import_timm().create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **options)
     except TypeError as error:
         if "drop_path_rate" not in str(error):
             raise

@@ -18,8 +18,17 @@ from torch import Tensor
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.weight_matching import shorten
 from linnaeus.errors import ConfigError, counted, one_line
+from linnaeus.requirements import without_collection
 
 KEY = "model.pretrained_file"
+
+
+def import_timm() -> Any:
+    """Return the module timm."""
+    with without_collection("timm"):
+        import timm
+
+    return timm
 
 
 def load_pretrained_file(backbone: Any, path: str) -> str:
@@ -51,9 +60,7 @@ def find_network(path: str) -> str:
     resnet18.a1_in1k.safetensors, or resnet50_a1_0-14fe96d1.pth.
 
     Raise `ConfigError` if the file does not exist, or if neither of them names a network."""
-    import timm
-
-    file = Path(path)
+    timm, file = import_timm(), Path(path)
     if not file.is_file():
         raise ConfigError(f"{KEY}: {path!r} does not exist")
     for name in (_network_of_folder(file.parent / "config.json"), file.stem):

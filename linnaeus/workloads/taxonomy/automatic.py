@@ -42,7 +42,7 @@ EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many 
 METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
 SMALLEST_BATCH = 16
-LEAST_DECAY, FIRST_LAYER = 0.75, 1 / 30  # factor from layer to layer, and rate of the first layer / rate of the head, of pretrained weights
+DEEP, FIRST_LAYER = 12, 1 / 30  # layers of a deep network, and in such a one the rate of the first layer / that of the head
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 
@@ -219,8 +219,10 @@ def choose_layer_decay(facts: Facts, given: Settings) -> tuple[float | None, str
     layers = count_layers(given["model.backbone"])
     if layers == 0:
         return None, f"the order of the layers of {given['model.backbone']} is not known"
-    decay = round(max(LEAST_DECAY, FIRST_LAYER ** (1 / layers)), 3)
-    return decay, f"pretrained weights: the first of {layers} layers learns at {decay**layers:.2g} of the rate of the head"
+    if layers < DEEP:
+        return None, f"pretrained weights of {layers} layers; with fewer than {DEEP}, smaller rates of the lower layers cost accuracy"
+    decay = round(FIRST_LAYER ** (1 / layers), 3)
+    return decay, f"pretrained weights: the first of {layers} layers learns at 1/{1 / FIRST_LAYER:.0f} of the rate of the head"
 
 
 def choose_image_size(facts: Facts, given: Settings) -> tuple[int, str]:

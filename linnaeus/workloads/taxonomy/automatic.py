@@ -207,22 +207,33 @@ def choose_batch(facts: Facts, given: Settings) -> tuple[int, str]:
 
 def choose_lr(facts: Facts, given: Settings) -> tuple[float, str]:
     batch = min(given["trainer.global_batch_size"], facts.rows)  # an update has no more samples than an epoch
-    rate, start = (5e-4, "pretrained weights") if facts.pretrained else (3e-3, "random weights")
+    rate, start = 3e-3, "random weights"
+    if facts.pretrained:
+        rate, start = (1e-3, "pretrained weights of a shallow network") if _is_shallow(given) else (5e-4, "pretrained weights")
     return round(rate * math.sqrt(batch / 64), 5), f"for {start} and batches of {batch}; grows with the root of the batch"
 
 
 def choose_layer_decay(facts: Facts, given: Settings) -> tuple[float | None, str]:
     if not facts.pretrained:
         return None, "random weights: all layers learn at the same rate"
-    from linnaeus.workloads.taxonomy.models.timm_backbone import count_layers
-
-    layers = count_layers(given["model.backbone"])
+    layers = _layers(given)
     if layers == 0:
         return None, f"the order of the layers of {given['model.backbone']} is not known"
-    if layers < DEEP:
+    if _is_shallow(given):
         return None, f"pretrained weights of {layers} layers; with fewer than {DEEP}, smaller rates of the lower layers cost accuracy"
     decay = round(FIRST_LAYER ** (1 / layers), 3)
     return decay, f"pretrained weights: the first of {layers} layers learns at 1/{1 / FIRST_LAYER:.0f} of the rate of the head"
+
+
+def _layers(given: Settings) -> int:
+    """Return the number of layers of the network below its head; 0 if it is not known."""
+    from linnaeus.workloads.taxonomy.models.timm_backbone import count_layers
+
+    return count_layers(given["model.backbone"])
+
+
+def _is_shallow(given: Settings) -> bool:
+    return 0 < _layers(given) < DEEP
 
 
 def choose_image_size(facts: Facts, given: Settings) -> tuple[int, str]:

@@ -108,8 +108,11 @@ def test_the_reason_is_true_of_few_and_of_small_photographs() -> None:
     assert size(300, pretrained=True) == (224, "the size that pretrained weights expect")
 
 
-def test_pretrained_weights_have_a_lower_rate() -> None:
-    assert chosen(dataclasses.replace(CPU, pretrained=True))["optimizer.lr"] < chosen(CPU)["optimizer.lr"] / 3
+@pytest.mark.parametrize(("network", "rate"), [("resnet10t", 1e-3), ("resnet50", 5e-4), ("hf_hub:someone/model", 5e-4)])
+def test_pretrained_weights_have_a_lower_rate(network: str, rate: float) -> None:
+    given = {"model__backbone": network, "trainer__global_batch_size": 64}
+    assert chosen(dataclasses.replace(CPU, pretrained=True), **given)["optimizer.lr"] == rate
+    assert chosen(CPU, **given)["optimizer.lr"] == 3e-3
 
 
 def test_the_rate_is_that_of_the_samples_that_an_update_can_have() -> None:

@@ -15,12 +15,13 @@ import pytest
 import torch
 
 import linnaeus
+from linnaeus.commands import evaluate
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, train_bpe
-from linnaeus.workloads.language.trained import library_tokenizers, score_cli, text_questions
+from linnaeus.workloads.language.trained import library_tokenizers, text_questions
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from tests import runs
 from tests.workloads.language import test_pretrained
@@ -181,7 +182,7 @@ def test_a_run_without_a_tokenizer_is_used_with_a_given_one(tokens_run, tmp_path
     assert generate_cli.main([str(tokens_run), "--tokenizer", str(given / "tokenizer.json"), "--prompt", "a", "--tokens", "5"]) == 0
     assert capsys.readouterr().out == "a" + model.generate("a", tokens=5) + "\n"
     (tmp_path / "text.txt").write_text("the cat")
-    assert score_cli.main([str(tokens_run), str(tmp_path / "text.txt"), "--tokenizer", str(given), "--json"]) == 0
+    assert evaluate.main([str(tokens_run), str(tmp_path / "text.txt"), "--tokenizer", str(given), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["all"]["loss"] == model.loss("the cat")
     if find_spec("tokenizers"):
         assert export_cli.main([str(tokens_run), str(tmp_path / "out"), "--tokenizer", str(given)]) == 0

@@ -6,7 +6,6 @@ mistake of the user, and returns the exit status.
 
 COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
-    "score": "compute the loss of a language model on texts",
     "complete": "complete a set of gear with a trained loadout model",
     "edit": "predict while features of a dictionary are edited",
     "predict": "name the taxa on photographs with a trained model",
@@ -15,7 +14,7 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "calibrate": "find the thresholds for answers with a stated precision",
     "export": "write a trained model as a folder that stands alone",
     "serve": "predict over HTTP, with a page in the browser",
-    "evaluate": "score a trained model on rows of its run, or others",
+    "evaluate": "score a trained model on rows of its run, others or texts",
     "prepare": "write a source of photographs into a store for training",
     "doctor": "report what is wrong with a source of photographs",
     "report": "write report.html of a run, also of an interrupted one",

@@ -2,13 +2,15 @@
 
 linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
 linnaeus evaluate RUN|BUNDLE --manifest FILE [--tta flip] [--compare OTHER ...] [--by COLUMN] [--clade RANK] [--output FOLDER]
-linnaeus evaluate RUN|BUNDLE TEXT ... [--output FOLDER]      for a language model
+linnaeus evaluate RUN|BUNDLE TEXT ... [--json] [--output FOLDER]      for a language model
+linnaeus evaluate RUN|BUNDLE --continuations FILE [--json]            for a language model
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
@@ -29,8 +31,8 @@ OF_A_MANIFEST = (
     "device",
     "threads",
     "plugins",
-)  # these have none without it
-OF_TEXTS = ("encoding", "tokenizer")  # these have none without a text
+)  # these have none without it, except WITH_TEXTS
+OF_TEXTS = ("json", "encoding", "tokenizer")  # these have none without a text or continuations
 WITH_TEXTS = ("batch_size", "device")  # of a manifest and of texts
 
 
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line. Raise `ConfigError` for options that exclude each other."""
-    parser = OneLineParser(prog="linnaeus evaluate", description="Score a trained model on the rows of its run, or on others.")
+    parser = OneLineParser(prog="linnaeus evaluate", description="Score a trained model on the rows of its run, on others, or on texts.")
     add = parser.add_argument
     add_model(parser, "model")
     add_model_options(parser, "checkpoint")
@@ -62,11 +64,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--by", metavar="COLUMN", help="also a row for each value of this column, such as the source")
     add("--outside", metavar="FOLDER", help='photographs of no organism, for the AUROC of "none of these"')
     add("--clade", metavar="RANK", help="a row for each taxon of this rank (the coarsest with two)")
-    add("--batch-size", type=int, metavar="N", help="photographs at once (that of the run's validation; of a bundle 32)")
+    add("--batch-size", type=int, metavar="N", help="photographs or windows of text at once (that of the run's validation; of a bundle 32)")
     add_model_options(other, "checklist", "region", "device", "threads", "plugins")
-    texts = parser.add_argument_group("on texts (with --batch-size and --device)")
-    texts.add_argument("--encoding", metavar="CODEC", help="encoding of the texts (utf-8)")
-    texts.add_argument("--tokenizer", metavar="FOLDER", help="tokenizer of a run that has none, as of linnaeus score")
+    about = "MODEL may also be a checkpoint or a folder of transformers; --batch-size and --device (auto) have an effect, too"
+    texts = parser.add_argument_group("on texts, by a language model", about)
+    add = texts.add_argument
+    example = '{"context": "a", "continuations": ["b", "c"], "answer": 0}'
+    add("--continuations", type=Path, metavar="FILE", help=f"compute the log-likelihood of continuations, JSON lines such as {example}")
+    add("--json", action="store_true", help="print JSON, with --continuations one line for each line of FILE")
+    add("--encoding", metavar="CODEC", help="encoding of the texts (utf-8)")
+    add("--tokenizer", metavar="FOLDER", help="tokenizer.json, or its folder, of a run that was trained on tokens of another program")
     parser.set_defaults(device=None, plugins=None)
     options = parser.parse_intermixed_args(arguments)
     options.texts = _texts(options)
@@ -76,8 +83,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise `ConfigError` for an option without effect and for a value out of range."""
+    if options.texts and options.continuations is not None:
+        raise ConfigError("give text files or --continuations FILE, not both")
+    others = [*OF_THE_RUN, "tta", *(name for name in OF_A_MANIFEST if name not in WITH_TEXTS)]
     if options.texts:
-        idle = dict.fromkeys([*OF_THE_RUN, "tta", *(name for name in OF_A_MANIFEST if name not in WITH_TEXTS)], "with a text")
+        idle = dict.fromkeys(others, "with a text")
+    elif options.continuations is not None:
+        idle = dict.fromkeys(["manifest", *others, "encoding", "output"], "with --continuations")
     elif options.manifest is None:
         idle = dict.fromkeys(OF_A_MANIFEST, "without --manifest") | dict.fromkeys(OF_TEXTS, "without a text")
     else:
@@ -97,23 +109,21 @@ def _listed(text: str) -> list[str]:
 
 
 def _texts(options: argparse.Namespace) -> list[Path]:
-    """Remove the text files from `options.overrides`, if the model is a language model, and return their paths."""
-    words = [word for word in options.overrides if "=" not in word or Path(word).is_file()]
-    if not words or options.manifest is not None or not options.model.is_dir():
+    """Remove the paths of text files from `options.overrides`, and return them: words that are not KEY=VALUE, or that name a file."""
+    if options.manifest is not None:
         return []
-    from linnaeus.workloads.trained_models import workload_of
-
-    if workload_of(options.model) != "language":
-        return []
-    options.overrides = [word for word in options.overrides if word not in words]
-    return [*map(Path, words)]
+    texts = [word for word in options.overrides if os.path.isfile(word) or ("=" not in word and not word.startswith("~"))]
+    options.overrides = [word for word in options.overrides if word not in texts]
+    return [*map(Path, texts)]
 
 
-def _evaluate(options: argparse.Namespace) -> list[str]:
-    return _of_texts(options) if options.texts else _of_run(options) if options.manifest is None else _of_manifest(options)
+def _evaluate(options: argparse.Namespace) -> Iterable[str]:
+    if options.texts or options.continuations is not None:
+        return _of_texts(options)
+    return _of_run(options) if options.manifest is None else _of_manifest(options)
 
 
-def _of_texts(options: argparse.Namespace) -> list[str]:
+def _of_texts(options: argparse.Namespace) -> Iterable[str]:
     from linnaeus.workloads.language.trained.text_scores import evaluate
 
     return evaluate(options)

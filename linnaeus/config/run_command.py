@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from linnaeus.config.messages import user_errors
 
@@ -15,18 +15,18 @@ CONTINUES = "interrupted; give the same command again to continue"
 def run_command(
     arguments: Sequence[str] | None,
     parse: Callable[[Sequence[str] | None], argparse.Namespace],
-    run: Callable[[argparse.Namespace], Sequence[str]],
+    run: Callable[[argparse.Namespace], Iterable[str]],
     interrupted: Callable[[argparse.Namespace], str] = lambda options: "interrupted",
 ) -> int:
-    """Print the lines that `run(parse(arguments))` returns. Return 0, or 130 after Ctrl-C with the line `interrupted(options)`.
+    """Print the lines of `run(parse(arguments))` one by one. Return 0, or 130 after Ctrl-C with the line `interrupted(options)`.
 
     Exit with status 2 and one line on stderr after a user's mistake."""
     with user_errors(2):
         options = parse(arguments)
         try:
-            lines = run(options)
+            for line in run(options):
+                print(line)
         except KeyboardInterrupt:
             print(interrupted(options))
             return 128 + signal.SIGINT
-        print("\n".join(lines))
     return 0

@@ -30,7 +30,6 @@ from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.dictionary import edit_cli
 from linnaeus.workloads.language import generate_cli
-from linnaeus.workloads.language.trained import score_cli
 from linnaeus.workloads.loadout import complete_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
@@ -131,8 +130,6 @@ def check(words: list[str]) -> None:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "edit", *rest]:
             edit_cli._parse(rest)
-        case ["linnaeus", "score", *rest]:
-            score_cli._parse(rest)
         case ["linnaeus", "biota", *rest]:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:

@@ -16,7 +16,7 @@ from linnaeus.config.load import compose
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import train_bpe
-from linnaeus.workloads.language.trained import load_model, score_cli
+from linnaeus.workloads.language.trained import load_model
 from tests import runs
 from tests.workloads.language import test_pretrained
 
@@ -103,7 +103,7 @@ def test_the_generate_command_prints_text(first: Path, capsys: pytest.CaptureFix
     assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
 
 
-def test_the_score_commands_and_the_code_agree(folder: Path, first: Path, capsys: pytest.CaptureFixture, monkeypatch) -> None:
+def test_the_evaluate_commands_and_the_code_agree(folder: Path, first: Path, capsys: pytest.CaptureFixture, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "questions.jsonl").write_text(re.search(r"`(\{\"context.*\})`", PAGE)[1])
     outputs = []
@@ -111,16 +111,13 @@ def test_the_score_commands_and_the_code_agree(folder: Path, first: Path, capsys
     (export,) = lines("linnaeus export")
     assert export_cli.main(shlex.split(export.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
     capsys.readouterr()
-    for line in lines("linnaeus score"):
-        assert score_cli.main(shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
-        outputs.append(capsys.readouterr().out)
-    table, content, questions, exported = outputs
-    loss = json.loads(content)["all"]["loss"]
-    assert f"{loss:.4f}" in table and exported == table and loss == load_model(first).loss(TEXT)
     for line in lines("linnaeus evaluate"):
         assert evaluate.main(shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
         outputs.append(capsys.readouterr().out)
-    assert "val " in outputs[-2] and outputs[-1].endswith(table)
+    own, table, content, questions, exported = outputs
+    loss = json.loads(content)["all"]["loss"]
+    assert f"{loss:.4f}" in table and exported == table and loss == load_model(first).loss(TEXT)
+    assert "val " in own
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(code.replace("outputs/shakespeare_char_cpu/RUN", str(first)), {})
     assert f"{float(capsys.readouterr().out.split()[-1]):.4f}" in questions

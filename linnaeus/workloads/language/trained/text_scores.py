@@ -1,11 +1,18 @@
-"""Score text files with a language model, and show the scores as a table or as JSON. `linnaeus score` and `linnaeus evaluate` use it."""
+"""Evaluate a language model on texts, without training: `linnaeus evaluate MODEL TEXT...`.
+
+    linnaeus evaluate MODEL TEXT... [--json] [--output FOLDER]       the loss of each text and of all together, as a table or as JSON
+    linnaeus evaluate MODEL --continuations FILE.jsonl [--json]      the log-likelihood of continuations (`continuations.py`)
+
+MODEL is a run, a checkpoint, or a folder of transformers.
+"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +23,7 @@ from linnaeus.files import refuse_read_only, to_json, write_atomic
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.language.text_pieces import check_encoding, read_pieces, reading_progress, recut
 from linnaeus.workloads.language.tokenizers import PIECE_SIZE
+from linnaeus.workloads.language.trained.continuations import answer_lines, read_questions
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from linnaeus.workloads.language.trained.likelihood import TextScore
 from linnaeus.workloads.language.trained.load_language_model import load_model
@@ -24,28 +32,34 @@ from linnaeus.workloads.run_weights import available_device
 COLUMNS = ("nats/token", "perplexity", "bits/byte", "top-1 %", "tokens", "text")
 
 
-def evaluate(options: argparse.Namespace) -> list[str]:
-    """Score the text files of `linnaeus evaluate` with its language model. With --output, write metrics.json. Return the lines to print.
+def evaluate(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines that `linnaeus evaluate` prints for text files or continuations. With --output, write metrics.json.
 
-    Raise `ConfigError` for a user's mistake."""
+    Lines about the model are printed to stderr. Raise `ConfigError` for a user's mistake."""
     if options.output is not None:
         refuse_read_only(options.output, "--output", "choose another folder")
+    questions = None if options.continuations is None else read_questions(options.continuations)
     for path in options.texts:
         check_readable(path)
     device = available_device(options.device or "auto")
     model = load_model(options.model, checkpoint=options.checkpoint, device=device, tokenizer=options.tokenizer)
     model.batch = options.batch_size or model.batch
+    print(*model.notes, f"weights of {model.source}", sep="\n", file=sys.stderr)
+    if questions is not None:
+        yield from answer_lines(model, questions, options.json)
+        return
     found = score_files(model, options.texts, options.encoding or "utf-8")
-    lines = [*model.notes, f"weights of {model.source}", "", *table(found)]
+    content = to_json(record(found, model.source))
+    yield from [content.rstrip("\n")] if options.json else table(found)
     if options.output is None:
-        return lines
+        return
     file = options.output / "metrics.json"
     try:
         options.output.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, to_json(record(found, model.source)))
+        write_atomic(file, content)
     except OSError as error:
         raise ConfigError(f"--output: {options.output} cannot be written ({error.strerror}); choose another folder") from None
-    return [*lines, "", str(file)]
+    yield from [] if options.json else ["", str(file)]
 
 
 def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> dict[str, TextScore]:

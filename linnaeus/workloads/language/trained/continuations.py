@@ -1,91 +1,26 @@
-"""The command `linnaeus score`: compute the loss of a language model on texts, or the log-likelihood of continuations, without training.
+"""Compute the log-likelihood of continuations of a context: `linnaeus evaluate MODEL --continuations FILE.jsonl`.
 
-    linnaeus score MODEL TEXT... [--json]
-    linnaeus score MODEL --continuations FILE.jsonl [--json]
-
-MODEL is a run, a checkpoint, or a folder of transformers. A line of FILE.jsonl is {"context": "To be", "continuations": [" or", " not"]},
-optionally with "answer", the index of the right continuation from 0 on.
+A line of FILE.jsonl is {"context": "To be", "continuations": [" or", " not"]}, optionally with "answer", the index of the right
+continuation from 0 on.
 """
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
+import numpy as np
+
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import to_json
-
-if TYPE_CHECKING:
-    from linnaeus.workloads.language.trained.language_model import LanguageModel
-    from linnaeus.workloads.language.trained.likelihood import Likelihood
+from linnaeus.workloads.language.trained.language_model import LanguageModel
+from linnaeus.workloads.language.trained.likelihood import Likelihood
 
 TOGETHER = 256  # lines of a file of continuations that are scored together
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the scores. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # otherwise a character outside the terminal's encoding ends the command
-    with user_errors(2):
-        _run(_parse(arguments))
-    return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(
-        prog="linnaeus score", description="Compute the loss of a language model on texts, or the likelihood of continuations."
-    )
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2, GPT-NeoX)")
-    add("texts", metavar="TEXT", nargs="*", type=Path, help="text files; each is scored from its beginning")
-    add("--continuations", metavar="FILE", type=Path, help='JSON lines such as {"context": "To be", "continuations": [" or", " not"]}')
-    add("--json", action="store_true", help="print JSON; with --continuations one line for each line of the file")
-    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
-    add(
-        "--tokenizer",
-        metavar="FOLDER",
-        help="for a run without a tokenizer (trained on tokens of another program): tokenizer.json of its tokens, or its folder",
-    )
-    add("--encoding", default="utf-8", metavar="CODEC", help="encoding of the texts (%(default)s)")
-    add("--batch-size", type=int, metavar="N", help="windows that are read at once (that of the run's validation)")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
-    options = parser.parse_args(arguments)
-    if bool(options.texts) == (options.continuations is not None):
-        parser.error("give text files, or --continuations FILE")
-    if options.batch_size is not None and options.batch_size < 1:
-        parser.error(f"--batch-size is {options.batch_size}; it must be at least 1")
-    return options
-
-
-def _run(options: argparse.Namespace) -> None:
-    from linnaeus.workloads.language.trained.load_language_model import load_model
-    from linnaeus.workloads.language.trained.text_scores import check_readable, record, score_files, table
-    from linnaeus.workloads.run_weights import available_device
-
-    questions = None if options.continuations is None else read_questions(options.continuations)
-    for path in options.texts:
-        check_readable(path)
-    device = available_device(options.device)
-    model = load_model(options.model, checkpoint=options.checkpoint, device=device, tokenizer=options.tokenizer)
-    model.batch = options.batch_size or model.batch
-    for line in (*model.notes, f"weights of {model.source}"):
-        print(line, file=sys.stderr)
-    if questions is None:
-        found = score_files(model, options.texts, options.encoding)
-        print(to_json(record(found, model.source)) if options.json else "\n".join(table(found)) + "\n", end="")
-    else:
-        _print_questions(model, questions, options.json)
-
-
-# -- continuations ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -152,9 +87,9 @@ def _check_question(model: LanguageModel, question: Question) -> None:
         raise ConfigError(f"--continuations: line {question.line}: {error}") from None
 
 
-def _print_questions(model: LanguageModel, questions: Sequence[Question], as_json: bool) -> None:
-    import numpy as np
-
+def answer_lines(model: LanguageModel, questions: Sequence[Question], as_json: bool) -> Iterator[str]:
+    """Yield the lines for each question, or one line of JSON, and then the shares of right answers, if some are known. With JSON, print the
+    shares to stderr instead."""
     right = {"log-likelihood": 0, "log-likelihood per byte": 0}
     known = sum(one.answer is not None for one in questions)
     for one, found in answers(model, questions):
@@ -164,13 +99,14 @@ def _print_questions(model: LanguageModel, questions: Sequence[Question], as_jso
         for name, chosen in best.items():
             right[name] += chosen == one.answer
         if as_json:
-            print(to_json(_record(one, found, best), indent=None), end="")
+            yield to_json(_record(one, found, best), indent=None).rstrip("\n")
         else:
-            print("\n".join(_lines(one, found, best["log-likelihood"])))
-    if known:
-        for name, number in right.items():
-            line = f"right by {name}: {number} of {known}, {100 * number / known:.2f} %"
-            print(line, file=sys.stderr if as_json else sys.stdout)
+            yield from _lines(one, found, best["log-likelihood"])
+    shares = [f"right by {name}: {number} of {known}, {100 * number / known:.2f} %" for name, number in right.items() if known]
+    if as_json:
+        print(*shares, sep="\n", end="\n" if shares else "", file=sys.stderr)
+    else:
+        yield from shares
 
 
 def _record(one: Question, found: Sequence[Likelihood], best: dict[str, int]) -> dict[str, Any]:
@@ -188,7 +124,3 @@ def _lines(one: Question, found: Sequence[Likelihood], best: int) -> list[str]:
         for number, (text, each) in enumerate(zip(one.continuations, found))
     ]
     return [quoted(one.context, 100), *rows]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,5 +1,5 @@
-"""`linnaeus score`: the loss of texts and the likelihood of continuations, as a table and as JSON; `linnaeus evaluate`: the loss of the
-validation text and of texts; mistakes are one line."""
+"""`linnaeus evaluate` of a language model: the loss of its validation text and of texts, and the likelihood of continuations, as lines and
+as JSON; mistakes are one line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 
 import linnaeus
 import linnaeus.__main__
+from linnaeus.commands import evaluate
 from linnaeus.workloads.language.tokenizers import PIECE_SIZE
-from linnaeus.workloads.language.trained import score_cli, text_scores
+from linnaeus.workloads.language.trained import continuations, text_scores
 from tests.workloads.language.trained.conftest import published_gpt2, validation_text
 
 
 @pytest.fixture
 def scored(capsys: pytest.CaptureFixture):
     def command(*words) -> str:
-        assert score_cli.main([str(word) for word in words]) == 0
+        assert evaluate.main([str(word) for word in words]) == 0
         return capsys.readouterr().out
 
     return command
@@ -29,7 +30,7 @@ def scored(capsys: pytest.CaptureFixture):
 def refused(capsys: pytest.CaptureFixture):
     def command(*words) -> str:
         with pytest.raises(SystemExit) as ended:
-            score_cli.main([str(word) for word in words])
+            evaluate.main([str(word) for word in words])
         captured = capsys.readouterr()
         line = captured.err.splitlines()[-1]
         assert ended.value.code == 2 and "error: " in line and captured.out == ""
@@ -73,7 +74,7 @@ def test_a_byte_order_mark_is_no_part_of_the_questions(tmp_path: Path) -> None:
     plain, marked = tmp_path / "plain.jsonl", tmp_path / "marked.jsonl"
     plain.write_text('{"context": "abc", "continuations": ["d", "e"]}\n')
     marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
-    assert score_cli.read_questions(marked) == score_cli.read_questions(plain)
+    assert continuations.read_questions(marked) == continuations.read_questions(plain)
 
 
 def test_continuations_are_compared(run: Path, tmp_path: Path, scored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_continuations_are_compared(run: Path, tmp_path: Path, scored, monkeypat
     rows[1] = rows[1] | {"answer": 1 - best[1]}
     file = tmp_path / "questions.jsonl"
     file.write_text("\n\n".join(json.dumps(row) for row in rows))
-    monkeypatch.setattr(score_cli, "TOGETHER", 4)
+    monkeypatch.setattr(continuations, "TOGETHER", 4)
     lines = [json.loads(line) for line in scored(run, "--continuations", file, "--json").splitlines()]
     assert [line["best"] for line in lines] == best and [line["context"] for line in lines] == [row["context"] for row in rows]
     for line, each in zip(lines, found, strict=True):
@@ -121,8 +122,7 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, refused) -> None:
     (tmp_path / "short.txt").write_text("a")
     (tmp_path / "foreign.jsonl").write_text('{"context": "a", "continuations": ["b"]}\n\n{"context": "a", "continuations": ["ß"]}\n')
     for words, message in (
-        ([run], "give text files, or --continuations FILE"),
-        ([run, "a.txt", "--continuations", "b"], "give text files, or --continuations FILE"),
+        ([run, "a.txt", "--continuations", "b"], "give text files or --continuations FILE, not both"),
         ([run, tmp_path / "gone.txt"], "gone.txt cannot be read (No such file or directory)"),
         ([run, tmp_path], "cannot be read (Is a directory)"),
         ([run, tmp_path / "latin.txt"], "latin.txt is not utf-8"),
@@ -133,51 +133,64 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, refused) -> None:
         ([run, "--continuations", tmp_path / "latin.txt"], "cannot be read (it is not UTF-8)"),
         ([run, "--continuations", tmp_path / "foreign.jsonl"], "--continuations: line 3: the character 'ß'"),
         ([run, tmp_path / "short.txt", "--batch-size", "0"], "--batch-size is 0"),
+        ([run, tmp_path / "short.txt", "--device", "tpu:x"], "device is 'tpu:x', which this machine does not have"),
         ([run, tmp_path / "short.txt", "--checkpoint", "7"], "has no checkpoint of step 7"),
         ([tmp_path / "nothing", tmp_path / "short.txt"], "does not exist"),
     ):
         assert message in refused(*words), message
 
 
-def test_evaluate_scores_the_validation_text_and_other_texts(run: Path, tmp_path: Path, scored, capsys: pytest.CaptureFixture) -> None:
-    own, other, out = tmp_path / "own.txt", tmp_path / "other.txt", tmp_path / "out"
+def test_the_loss_of_the_validation_text_is_that_of_its_file(run: Path, tmp_path: Path, scored) -> None:
+    own, other, out = tmp_path / "own.txt", tmp_path / "other=1.txt", tmp_path / "out"  # a file, not a setting
     own.write_text(validation_text(run))
     other.write_text("abc def.\n")
-    expected = json.loads(scored(run, own, other, "--json"))
-    table = scored(run, own, other).splitlines()
-    assert linnaeus.__main__.main(["evaluate", str(run), str(own), str(other), "--output", str(out)]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert [line for line in printed if line in table] == table and f"weights of {expected['weights']}" in printed
+    printed = scored(run, own, other, "--json", "--output", out)
+    expected = json.loads(printed)
+    assert printed == (out / "metrics.json").read_text()
+    assert scored(run, own, other, "--output", out) == scored(run, own, other) + f"\n{out / 'metrics.json'}\n"
     assert json.loads((out / "metrics.json").read_text()) == expected
-    assert linnaeus.__main__.main(["evaluate", str(run), "--output", str(out)]) == 0
+    scored(run, "--output", out)
     found, text = json.loads((out / "metrics.json").read_text())["metrics"], expected["texts"][0]
     assert {name: found[f"val/{name}"] for name in ("loss", "perplexity", "bits_per_byte")} == {
         name: text[name] for name in ("loss", "perplexity", "bits_per_byte")
     }
-    published = published_gpt2(tmp_path)
-    words = [str(published), str(other), "--batch-size", "1", "--device", "cpu", "--encoding", "latin-1"]
-    assert linnaeus.__main__.main(["evaluate", *words]) == 0
-    assert f"{linnaeus.load_model(published).loss(other.read_text()):12.4f}" in capsys.readouterr().out
 
 
-def test_mistakes_of_evaluate_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    text, published = tmp_path / "a.txt", published_gpt2(tmp_path)
+def test_a_folder_and_a_checkpoint_are_models_too(run: Path, tmp_path: Path, scored) -> None:
+    published, text, content = published_gpt2(tmp_path), tmp_path / "text.txt", "abc def.\n"
+    text.write_text(content)
+    printed = scored(published, text, "--batch-size", "1", "--device", "cpu", "--encoding", "latin-1")
+    assert f"{linnaeus.load_model(published).loss(content):12.4f}" in printed
+    checkpoint = run / "checkpoints" / "step-00000020"
+    found = json.loads(scored(checkpoint, text, "--json"))
+    assert found["all"]["loss"] == linnaeus.load_model(run, checkpoint="20").loss(content) and "step-00000020" in found["weights"]
+
+
+def test_mistakes_of_options_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    text, published, questions = tmp_path / "a.txt", published_gpt2(tmp_path), ["--continuations", tmp_path / "q.jsonl"]
     text.write_text("abc")
+    no_run = "error: RUN: gone does not exist; use the directory of a run, or one of its checkpoints"
     for words, message in (
         (["evaluate", published], f"error: {published} has no validation text; give text files: linnaeus evaluate {published} TEXT"),
-        (
-            ["evaluate", "gone", text],
-            "error: RUN: gone is not a run directory: it has no config.yaml; give one, such as outputs/biota/1a2b3c, or --manifest",
-        ),
+        (["evaluate", "gone", text], no_run),
         (["evaluate", run, "a.txt"], "error: TEXT: a.txt cannot be read (No such file or directory); give text files"),
         (["evaluate", run, text, "trainer.device=cpu"], "error: trainer.device=cpu has no effect with a text; leave it out"),
         (["evaluate", run, text, "--by", "source"], "error: --by has no effect with a text; leave it out"),
         (["evaluate", run, text, "--tta", "flip"], "error: --tta has no effect with a text; leave it out"),
         (["evaluate", run, "--encoding", "utf-16"], "error: --encoding has no effect without a text; leave it out"),
+        (["evaluate", run, "--json"], "error: --json has no effect without a text; leave it out"),
         (["evaluate", run, "--device", "cpu"], "error: --device has no effect without --manifest; leave it out"),
+        (["evaluate", run, *questions, "--manifest", "m.csv"], "error: --manifest has no effect with --continuations; leave it out"),
+        (["evaluate", run, *questions, "--output", text], "error: --output has no effect with --continuations; leave it out"),
+        (["evaluate", run, *questions, "seed=1"], "error: seed=1 has no effect with --continuations; leave it out"),
+        (["evaluate", run, "--manifest", "m.csv", "--json"], "error: --json has no effect with --manifest; leave it out"),
         (["evaluate", run, text, "--output", text], f"error: --output: {text} cannot be written; choose another folder"),
         (["predict", published, "a.jpg"], f"error: {published} is of workload=language; this needs one of workload=taxonomy"),
     ):
         with pytest.raises(SystemExit) as ended:
             linnaeus.__main__.main([str(word) for word in words])
         assert (ended.value.code, capsys.readouterr().err.splitlines()) == (2, [message])
+
+
+def test_a_long_setting_is_no_text(run: Path, refused) -> None:
+    assert "no_key" in refused(run, f"no_key={'x' * 300}")

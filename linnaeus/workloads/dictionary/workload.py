@@ -135,8 +135,8 @@ class DictionaryWorkload(Workload):
             self._read_run(split)
         record = read_json(run / RECORD) or {}
         if record.get("weights_digest", self.activations.run.weights.digest) != self.activations.run.weights.digest:
-            now, step = self.activations.run.weights.source, "dictionary.checkpoint=STEP"
-            raise ConfigError(f"dictionary.run: the dictionary was trained on {record['weights']}, not on {now}; choose it with {step}")
+            was, now = record.get("weights", "other weights"), self.activations.run.weights.source
+            raise ConfigError(f"dictionary.run: the dictionary was trained on {was}, not on {now}; set dictionary.checkpoint=STEP")
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         warmup, sizes = None, (schedule.resolved.total_steps, schedule.resolved.steps_per_epoch)

@@ -34,10 +34,14 @@ TEAMS = {"A": "alpha", "B": "bravo"}
 def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[Builds, np.ndarray]:
     """Return (the full builds of all battles, bool [N] with True for a build of the winning team).
 
-    Builds that are left out are recorded in `skipped`. Raise `ConfigError` for a path without CSV files and for a file without the columns
-    `NEEDED`."""
+    Builds that are left out are recorded in `skipped`; a battle without a winner is one wrong build. Raise `ConfigError` for a path
+    without CSV files and for a file without the columns `NEEDED`."""
     weapon, items, won = [], [], []
     for place, row in _battles(path, skipped):
+        if row["win"] not in TEAMS.values():
+            skipped.read += 1
+            skipped.wrong(f"the winner is {row['win'][:20]!r}, not alpha or bravo", place)
+            continue
         for player in PLAYERS:
             if not row[f"{player}-weapon"]:
                 continue  # a battle with fewer players

@@ -33,6 +33,7 @@ CODES = {
     **{"TI": "thermal_ink", "RP": "respawn_punisher", "AD": "ability_doubler", "SJ": "stealth_jump", "OS": "object_shredder"},
     "DR": "drop_roller",
 }
+SLOT_NUMBERS = ("0", "1", "2", "3")  # of a piece: the main slot and the sub slots
 _LEVELS = {str(threshold) for threshold in THRESHOLDS}
 COLUMNS = {  # of a slot table: accepted names in lower case, without underscores
     **{"build": ("buildid",), "slot": ("slotindex", "slot"), "weapon": ("weaponsplid", "weapon", "weaponid")},
@@ -72,9 +73,12 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
         skipped.read += 1
         where = f"{path.name}, line {number}"
         try:
-            names = [tokens[int(token)] for token in json.loads(row["ability_tags"])]
+            numbers = json.loads(row["ability_tags"])
+            if any(type(token) is not int for token in numbers):
+                raise ValueError("a token is not a whole number")
+            names = [tokens[token] for token in numbers]
             weapon = weapons.get(weapon_names[int(row["weapon_id"])].removeprefix("weapon_id_"))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # OverflowError: an infinite number
+        except (ValueError, TypeError, KeyError, RecursionError):
             skipped.wrong("the row has no tokens or weapon of the vocabularies", where)
             continue
         builds = builds_of_tokens(tuple(sorted(set(names) - set(SPECIAL))))
@@ -169,7 +173,7 @@ def _slot_builds(
         build = empty_build().astype(np.int64)  # a damaged table may have more than 127 rows of a build
         for slot, code in slots:
             ability = CODES.get(code)
-            if ability is None or (slot != "0" and ability in PIECE_OF):
+            if ability is None or slot not in SLOT_NUMBERS or (slot != "0" and ability in PIECE_OF):
                 reason = reason or f"ability code {code[:12]!r} in slot {slot[:4]!r}"
                 continue
             build[main_item(ability) if slot == "0" else sub_item(ability)] += 1

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.config.schema import Config
@@ -20,7 +19,7 @@ from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import SIDES, Builds
 from linnaeus.workloads.loadout.build_view import BuildView
-from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics, token_losses
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
 from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds
 from linnaeus.workloads.loadout.result_tables import headline, result_tables
@@ -101,12 +100,3 @@ class LoadoutWorkload(Workload):
     def next_commands(self, run: Path) -> list[str]:
         example = "--weapon splattershot --have 'swim_speed_up: main sub'"
         return [f"linnaeus complete {shlex.quote(str(run))} {example}", *super().next_commands(run)]
-
-
-def token_losses(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the binary cross-entropy of each scored token in nats, [B, V]; 0 for tokens that are not scored (`batch["scored"]`).
-
-    The result is float64 for float64 logits, otherwise float32."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    losses = F.binary_cross_entropy_with_logits(wide, batch["target"].to(wide.dtype), reduction="none")
-    return losses * batch["scored"]

@@ -96,6 +96,11 @@ def test_the_learning_of_planted_features_is_measured(tmp_path):
     assert found["mcc"] > start["mcc"] + 0.01 and found["explained_variance"] > start["explained_variance"] + 0.2
 
 
+def test_the_note_about_the_activations_has_their_number_and_that_of_the_samples(trained, tmp_path):
+    run = read("language", trained, tmp_path)
+    assert "184 activations of 12 training samples: output of blocks.1, [16, 48] per sample;" in (run / "train.log").read_text()
+
+
 def test_metrics_of_the_model_that_is_read_are_not_columns_of_the_table(tmp_path):
     workload = workloads.build_workload(runs.configuration("planted", tmp_path))
     (header, row) = workload.summary({"val/l0": 2.0, "val/original/f1": 0.5, "val/spliced/f1": 0.4})

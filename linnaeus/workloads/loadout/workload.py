@@ -27,6 +27,7 @@ from linnaeus.workloads.loadout.sources import read_builds
 from linnaeus.workloads.loadout.token_code import CODES, PAD
 
 WEAPONS = "weapons.json"
+NAMED = 5  # weapons without training builds in the log
 
 
 class LoadoutWorkload(Workload):
@@ -38,10 +39,20 @@ class LoadoutWorkload(Workload):
         self.config, data = config, config.data
         self.code = CODES[data.code]()
         self.split = read_builds(config)
-        self.fingerprint, self.notes = self.split.fingerprint, self.split.notes
+        self.fingerprint, self.notes = self.split.fingerprint, (*self.split.notes, *self._note_of_unseen())
         self.train_size = len(self.split.train) * (data.subsets + data.empty)
         self.report_metrics = ("slots_6", "slots_1")
         self.validation_set: ValidationBuilds = ValidationBuilds(self.split.validation, self.code)
+
+    def _unseen(self) -> list[str]:
+        """Return the keys of the weapons without a training build. Their embeddings keep their initial values."""
+        seen = set(self.split.train.weapon.tolist())
+        return [key for number, key in enumerate(self.split.weapons.keys) if number not in seen]
+
+    def _note_of_unseen(self) -> list[str]:
+        unseen, total = self._unseen(), len(self.split.weapons)
+        some = ", ".join(unseen[:NAMED]) + ", ..." * (len(unseen) > NAMED)
+        return [f"{len(unseen)} of {total} weapons have no training build: {some}"] if unseen else []
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         data = self.config.data
@@ -79,9 +90,11 @@ class LoadoutWorkload(Workload):
         return BuildView(self.code, self.split.weapons, lambda sample: self.validation_set.names([sample])[0])
 
     def save_dataset_record(self, directory: Path) -> None:
-        """Write dataset.json with the sizes and hashes of the split, and weapons.json, which `linnaeus complete` reads."""
+        """Write dataset.json with the sizes and hashes of the split and the weapons without training builds, and weapons.json.
+        `linnaeus complete` reads both."""
         sides = {side: len(getattr(self.split, side)) for side in SIDES}
         facts = {"builds": sides, "fingerprint": self.fingerprint, "code": self.config.data.code, "notes": list(self.notes)}
+        facts |= {"unseen_weapons": self._unseen()}
         write_atomic(directory / "dataset.json", to_json(facts))
         write_atomic(directory / WEAPONS, to_json(self.split.weapons.to_dict(), None))
 

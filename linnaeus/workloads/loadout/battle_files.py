@@ -62,7 +62,8 @@ def _battles(path: Path, skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str
         for name, lines in _days(path):
             days += 1
             yield from _rows(name, lines, skipped)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError, csv.Error) as error:
+        # RuntimeError: a member of the zip is encrypted, or packed in a way that `zipfile` does not know
         found = f"{name} of {path} cannot be read ({str(error)[:100]})"
         raise ConfigError(f"data.path: {found}; use a CSV file in UTF-8, a folder or a zip of them") from None
     if not days:

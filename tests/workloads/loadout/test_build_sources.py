@@ -167,6 +167,10 @@ def test_files_of_battles_that_cannot_be_read_to_the_end_are_one_line(tmp_path, 
         archive.write(file, "day.csv")
     packed = (tmp_path / "days.zip").read_bytes()
     (tmp_path / "days.zip").write_bytes(packed.replace(b"regular", b"regulax", 1))  # the checksum of the member is wrong
+    flags = packed.index(b"PK\x01\x02") + 8  # of the member; bit 0: encrypted
+    (tmp_path / "locked.zip").write_bytes(packed[:flags] + b"\1" + packed[flags + 1 :])
+    with pytest.raises(ConfigError, match=r"locked.zip cannot be read \(File 'day.csv' is encrypted"):
+        split_of("battles", tmp_path / "locked.zip")
     for content, line in ((whole + b"caf\xe9\n", "codec can't decode"), (whole + b'"' + b"x" * 200_000 + b'"\n', "field larger")):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=rf"day.csv.*cannot be read .*{line}"):

@@ -44,7 +44,8 @@ COLUMNS = {  # of a slot table: accepted names in lower case, without underscore
 def read_table(path: Path, weapons: Weapons, tiers: Sequence[int] | None, skipped: SkippedBuilds) -> Builds:
     """Return the full builds of a token table or a slot table (see the module). Builds that are left out are recorded in `skipped`.
 
-    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file in neither form, and for `tiers` with a token table."""
+    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file in neither form, for `tiers` with a token table, and
+    for a slot table that has other tiers only."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -160,12 +161,17 @@ def _slot_builds(
     rows = csv.DictReader(lines, delimiter="\t" if "\t" in lines[0] else ",")
     columns = _columns(path, rows.fieldnames or [])
     builds: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    others: set[str] = set()  # tiers that are not read
     for number, row in enumerate(rows, 2):
         if any(row[column] is None for column in columns.values()):
             skipped.read += 1
             skipped.wrong("the row is cut off", f"{path.name}, line {number}")
         elif tiers is None or row[columns["tier"]] in {str(tier) for tier in tiers}:
             builds.setdefault((row[columns["build"]], row[columns["weapon"]]), []).append((row[columns["slot"]], row[columns["ability"]]))
+        else:
+            others.add(row[columns["tier"]])
+    if others and not builds:
+        raise ConfigError(f"data.tiers is {list(tiers or [])}, but {path} has the tiers {', '.join(sorted(others))[:60]}; choose some")
     for (name, weapon_number), slots in builds.items():
         skipped.read += 1
         where, weapon = f"{path.name}, build {name}", weapons.get(weapon_number)

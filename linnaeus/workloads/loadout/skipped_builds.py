@@ -44,7 +44,8 @@ class SkippedBuilds:
         return (*lines, *([f"{self.shared} of {self.read} builds share their tokens with others"] if self.shared else []))
 
     def check(self, max_bad_fraction: float) -> None:
-        """Raise `ConfigError` if no build was read, or if the share of bad builds is above `max_bad_fraction`."""
+        """Raise `ConfigError` if no build was read, if the share of bad builds is above `max_bad_fraction`, or if all builds are left
+        out."""
         if not self.read:
             raise ConfigError(f"data.path: {self.name} has no builds; check the file")
         if self.bad > max_bad_fraction * self.read:
@@ -53,3 +54,6 @@ class SkippedBuilds:
                 f"data.path: {self.bad} of {self.read} builds of {self.name} are wrong, such as {self._first[reason][:80]}: "
                 f"{reason[:100]}; mend them, or raise data.max_bad_fraction"
             )
+        if sum(self._counts.values()) >= self.read:
+            reason = max(self._counts, key=self._counts.__getitem__)
+            raise ConfigError(f"data.path: all {self.read} builds of {self.name} are left out, most of them: {reason[:100]}; mend them")

@@ -106,7 +106,7 @@ def read_weapons(path: str) -> Weapons:
     try:
         return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        line = " ".join(str(error).split())[:100]
+        line = f"an entry has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:100]
         raise ConfigError(f"data.weapons: {path} cannot be read ({line}); use the list of weapons of stat.ink, a JSON file") from None
 
 

@@ -110,6 +110,14 @@ def test_of_many_reasons_the_most_frequent_ones_are_named(tmp_path):
     assert notes[-1] == f"{46 - MOST_REASONS} of 70 builds left out for {46 - MOST_REASONS} other reasons"
 
 
+def test_a_file_whose_builds_are_all_left_out_is_one_line_with_the_reason(tmp_path):
+    """Another split would not help."""
+    points = {f"{player}-abilities": json.dumps({"comeback": 1.0}) for player in PLAYERS}
+    file = write_battles(tmp_path / "day.csv", lambda rows: [row | points for row in rows])
+    with pytest.raises(ConfigError, match=r"all 70 builds of .*day.csv are left out, most of them: the points do not sum to 57"):
+        split_of("battles", file)
+
+
 def test_no_winner_is_left_out_by_rounding():
     won = np.arange(10) < 3  # 0.7 x (3 / 0.7) is 2.9999999999999996
     kept = share_winners(Builds(np.arange(10), ITEMS_OF[:10]), won, 0.7, 0)
@@ -272,6 +280,8 @@ def test_a_slot_table(tmp_path, default_limit):
     file = write_slots(tmp_path / "builds.csv")
     assert all_builds(split_of("builds", file)) == WANTED
     assert len(all_builds(split_of("builds", file, "data.tiers=[1]"))) == 24
+    with pytest.raises(ConfigError, match=r"data\.tiers is \[4, 9\], but .*builds.csv has the tiers 1, 2, 3"):
+        split_of("builds", file, "data.tiers=[4,9]")
     file.write_text(file.read_text() + "99,0,40,1,XYZ\n98,0,40,1,SSU\n97,0,40\n96,4,40,1,SSU\n")
     split = split_of("builds", file, "data.max_bad_fraction=0.1")
     text = "".join(split.notes)

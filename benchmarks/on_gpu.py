@@ -1,6 +1,6 @@
 """Run everything that needs a GPU, one step after the other, each with a time limit: the tests marked `gpu`, and the benchmarks.
 
-    python -m benchmarks.on_gpu --out FOLDER                   all steps, in the order of STEPS; their limits add up to 38 minutes
+    python -m benchmarks.on_gpu --out FOLDER                   all steps, in the order of STEPS; their limits add up to 43 minutes
     python -m benchmarks.on_gpu --out FOLDER --steps tests vit_small heads
     python -m benchmarks.on_gpu --out FOLDER --limit 500       stop after 500 seconds; steps that are left out are named
 
@@ -30,12 +30,13 @@ GPU_TESTS = (
     "tests/workloads/taxonomy/test_taxonomy_metrics.py",
     "tests/workloads/taxonomy/trained/test_batch_size.py",
 )
+RECOVERY = ("--sets", "large", "--device", "cuda", "--seeds", "0", "--variants", "batch_topk", "matryoshka", "--samples", "4000000")
 HEADS = ("conditional head", "conditional head, GradNorm every 10th", "marginal head, GradNorm every 10th")
 TAIL = 14  # lines of output that are shown at the end of a step
 
 
 class Step(NamedTuple):
-    """A command of Python. limit: seconds. numbers: True if it takes `--json`."""
+    """A command of Python. words: {out} stands for FOLDER. limit: seconds. numbers: True if it takes `--json`."""
 
     words: tuple[str, ...]
     limit: int
@@ -61,6 +62,7 @@ STEPS = {
     "resnet50": vision("--networks", "resnet50", "--updates", "20", limit=150),
     "language": Step(("-m", "benchmarks.language", "--only", "gpu"), 150),
     "checkpoint": Step(("-m", "benchmarks.checkpoint", "--device", "cuda", "--bar"), 150),
+    "dictionary_recovery": Step(("-m", "benchmarks.dictionary_recovery", *RECOVERY, "--results", "{out}/dictionary_recovery.jsonl"), 300),
 }
 COMPILED = ("vit_small", "heads", "checkpointing", "convnext_tiny", "vit_large", "vit_base", "heads_100000", "resnet50")
 AT_ONCE = 3  # of them; seven did not fit into the 140 GiB of an H200
@@ -92,7 +94,8 @@ def run_step(name: str, out: Path, left: float) -> bool:
     step, start = STEPS[name], time.monotonic()
     numbers = ["--json", str(out / f"{name}.json")] if step.numbers else []
     print(f"== {name}", flush=True)
-    status = run_in_group([*step.words, *numbers], out / f"{name}.log", min(step.limit, left))
+    words = [word.replace("{out}", str(out.resolve())) for word in step.words]
+    status = run_in_group([*words, *numbers], out / f"{name}.log", min(step.limit, left))
     lines = (out / f"{name}.log").read_text(errors="replace").splitlines()
     print("\n".join(line[:200] for line in lines[-TAIL:] if line.strip()))
     print(f"== {name}: {'stopped by its limit' if status is None else f'status {status}'}, {time.monotonic() - start:.0f} s", flush=True)

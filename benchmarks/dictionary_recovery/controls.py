@@ -12,25 +12,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.dictionary_recovery.size import Size
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.recovery import Recovery, measure_recovery
 
-FITTED = 20_000  # samples that PCA and k-means are fitted to
+FITTED = 20_000  # samples that PCA and k-means are fitted to, at least; k-means has `PER_CENTRE` for each of its vectors
+PER_CENTRE = 50
 ROUNDS = 15  # of k-means
+CHUNK = 8192  # samples at a time: 128 MiB of their products with 4,096 vectors
 
 
-def measure_control(name: str, planted: PlantedDictionary, features: int, k: int, seed: int, first: int, count: int) -> Recovery:
-    """Return the measures of the control `name` on `count` samples from number `first` on. features: its number of vectors, where it has
-    no number of its own: PCA has 2 d, with both signs of each component, and the planted features have all."""
-    x = planted.activations(0, FITTED)
+def measure_control(name: str, planted: PlantedDictionary, size: Size, seed: int, first: int) -> Recovery:
+    """Return the measures of the control `name` on `size.tested` samples from number `first` on, with k steps. It has `size.features`
+    vectors; PCA has 2 d, with both signs of each component, and the planted features have all. It is fitted to training samples."""
+    k, number = int(size.k), min(max(FITTED, PER_CENTRE * size.features), size.samples)
+    x = torch.cat([planted.activations(start, min(CHUNK, number - start)) for start in range(0, number, CHUNK)])
     center = x.mean(0)
-    vectors = CONTROLS[name](x - center, planted, features, torch.Generator().manual_seed(seed))
+    vectors = CONTROLS[name](x - center, planted, size.features, torch.Generator().manual_seed(seed))
     vectors = F.normalize(vectors, dim=1)
-    return measure_recovery(lambda rows: pursue(rows - center, vectors, k), lambda f: f @ vectors + center, vectors, planted, first, count)
+    encode, decode = (lambda rows: pursue(rows - center, vectors, k)), (lambda f: f @ vectors + center)
+    return measure_recovery(encode, decode, vectors, planted, first, size.tested)
 
 
 def random_vectors(x: Tensor, planted: PlantedDictionary, features: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(features, x.shape[1], generator=generator)
+    return torch.randn(features, x.shape[1], generator=generator).to(x.device)
 
 
 def components(x: Tensor, planted: PlantedDictionary, features: int, generator: torch.Generator) -> Tensor:
@@ -42,7 +47,7 @@ def means(x: Tensor, planted: PlantedDictionary, features: int, generator: torch
     """Return the centres of k-means (Lloyd 1982), [features, d]. An empty cluster keeps its centre."""
     centres = x[torch.randperm(len(x), generator=generator)[:features]].clone()
     for _ in range(ROUNDS):
-        nearest = (centres.square().sum(1) - 2 * x @ centres.T).argmin(1)
+        nearest = torch.cat([(centres.square().sum(1) - 2 * rows @ centres.T).argmin(1) for rows in x.split(CHUNK)])
         sums = torch.zeros_like(centres).index_add_(0, nearest, x)
         number = torch.bincount(nearest, minlength=len(centres)).unsqueeze(1)
         centres = torch.where(number > 0, sums / number.clamp(min=1), centres)
@@ -63,7 +68,8 @@ CONTROLS: dict[str, Callable[[Tensor, PlantedDictionary, int, torch.Generator], 
 
 def pursue(x: Tensor, vectors: Tensor, k: int) -> Tensor:
     """Return activities [N, L] of `vectors` [L, d] of norm 1: k times, the vector with the largest product with the rest is added."""
-    rest, found, cosines = x @ vectors.T, torch.zeros(len(x), len(vectors)), vectors @ vectors.T
+    rest, cosines = x @ vectors.T, vectors @ vectors.T
+    found = torch.zeros_like(rest)
     for _ in range(k):
         amount, index = rest.max(1, keepdim=True)
         amount = amount.clamp(min=0)

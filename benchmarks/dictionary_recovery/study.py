@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.dictionary_recovery.controls import CONTROLS, measure_control
+from benchmarks.dictionary_recovery.controls import measure_control
+from benchmarks.dictionary_recovery.size import Size
 from benchmarks.saelens.child import read_folder, run_saelens
 from benchmarks.saelens.trials import Measures, TrialFile, train
 from linnaeus.workloads.dictionary.model.variants import build_dictionary
@@ -25,20 +26,7 @@ from linnaeus.workloads.dictionary.trained.load_dictionary import load_model
 TESTED = 1 << 40  # number of the first sample that is evaluated; training has the first ones
 CHUNK = 8192
 EXPORT = "export"  # trials of our dictionaries as SAELens loads and evaluates them
-SHOWN = ("mcc", "f1", "l0", "evaluator_gap")
-
-
-class Size(NamedTuple):
-    """Conditions that are the same for both programs."""
-
-    planted: str  # name in `SETS`
-    features: int
-    k: float
-    samples: int
-    batch: int
-    lr: float
-    dead_after: int  # samples without activity
-    tested: int = 20_000
+SHOWN = ("mcc", "f1", "l0", "wall_seconds", "evaluator_gap")
 
 
 class Variant(NamedTuple):
@@ -57,10 +45,12 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Trials of one size. results: file of the finished trials. saelens: Python with SAELens; None: without it. root: for runs and data."""
+    """Trials of one size. controls: names of controls. results: file of the finished trials. saelens: Python with SAELens; None: without
+    it. root: for runs and data."""
 
     size: Size
     variants: Mapping[str, Variant]
+    controls: Sequence[str]
     results: Path
     saelens: str | None
     root: Path
@@ -68,11 +58,10 @@ class Study:
     def seed(self, seed: int) -> dict[tuple[str, str], Measures]:
         """Return {(program, variant): measures} for one seed, which is that of the planted features, too. Train what is not finished."""
         self.root.mkdir(parents=True, exist_ok=True)
-        planted, size = PlantedDictionary(SETS[self.size.planted], seed), self.size
-        for name in CONTROLS:
+        planted = PlantedDictionary(SETS[self.size.planted], seed, self.size.device or "cpu")
+        for name in self.controls:
             if self.find("control", name, seed) is None:
-                control = measure_control(name, planted, size.features, int(size.k), seed, TESTED, size.tested)
-                self.add("control", name, seed, asdict(control))
+                self.add("control", name, seed, asdict(measure_control(name, planted, self.size, seed, TESTED)))
         exports = {}
         for name in self.variants:
             if self.find("linnaeus", name, seed) is None:
@@ -83,7 +72,7 @@ class Study:
             self.theirs(theirs, seed, planted)
         if exports and self.saelens is not None:
             self.check_exports(exports, seed, planted)
-        pairs = [("control", name) for name in CONTROLS]
+        pairs = [("control", name) for name in self.controls]
         pairs += [(who, name) for who in ("linnaeus", "SAELens", EXPORT) for name in self.variants]
         found = {pair: self.find(*pair, seed) for pair in pairs}
         return {pair: measures for pair, measures in found.items() if measures is not None}
@@ -111,15 +100,15 @@ class Study:
         """Train with the program itself. Return the folder of the export to SAELens' layout, and the measures."""
         size, folder = self.size._replace(k=self.variants[name].k or self.size.k), self.root / f"ours-{name}-{seed}"
         start = time.process_time()
-        run = train_ours(size, [word.format(**size._asdict()) for word in self.variants[name].ours], seed, folder)
+        run, wall = train_ours(size, [word.format(**size._asdict()) for word in self.variants[name].ours], seed, folder)
         seconds = time.process_time() - start
-        trained = load_model(run)
+        trained = load_model(run, device=size.device or "cpu")
         model = trained.dictionary
         found = measure_recovery(model.encode, model.decode, model.decoder.detach(), planted, TESTED, size.tested)
-        first = build_dictionary(model.config, model.width, seed).decoder
+        first = build_dictionary(model.config, model.width, seed).decoder.to(model.decoder.device)
         moved = torch.nn.functional.cosine_similarity(first, model.decoder).median().detach()
         write_folder(trained, folder)
-        return folder, asdict(found) | {"cpu_seconds": seconds, "cosine_to_start": float(moved)}
+        return folder, asdict(found) | {"cpu_seconds": seconds, "wall_seconds": wall, "cosine_to_start": float(moved)}
 
     def check_exports(self, exports: Mapping[str, Path], seed: int, planted: PlantedDictionary) -> None:
         """Let SAELens load and evaluate our dictionaries. exports: variant -> folder."""
@@ -167,14 +156,16 @@ class Study:
         return {name: str(self.root / f"{name}.npy") for name in arrays}
 
 
-def train_ours(size: Size, overrides: Sequence[str], seed: int, root: Path) -> Path:
-    """Train a dictionary with `main.py`, in this process. Return the run directory."""
+def train_ours(size: Size, overrides: Sequence[str], seed: int, root: Path) -> tuple[Path, float]:
+    """Train a dictionary with `main.py`, in this process. Return the run directory, and the wall seconds of the updates."""
     data = [f"data.{name}={value}" for name, value in asdict(SETS[size.planted]).items()]
     data += [f"data.world={seed}", f"data.train_samples={size.samples}", f"data.validation_samples={size.batch}"]
     length = [f"trainer.global_batch_size={size.batch}", f"trainer.length={size.samples // size.batch}steps"]
+    length += [f"trainer.device={size.device or 'cpu'}"]
     rate = [f"optimizer.lr={size.lr}", "lr_scheduler=wsd", "lr_scheduler.warmup=0steps", "lr_scheduler.decay=33.3%"]
     words = ["workload=dictionary", "data=planted", *data, *length, *rate, "lr_scheduler.decay_shape=linear", f"seed={seed}"]
-    return train([*words, *overrides, f"model.features={size.features}", f"model.dead_after={size.dead_after}"], root)[0]
+    run, seconds = train([*words, *overrides, f"model.features={size.features}", f"model.dead_after={size.dead_after}"], root)
+    return run, seconds["wall_seconds"]
 
 
 def gap(measures: Mapping[str, float], folder: Path) -> float:

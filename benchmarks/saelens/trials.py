@@ -70,8 +70,8 @@ def train(overrides: Sequence[str], folder: Path) -> tuple[Path, Measures]:
 
 
 def means(found: Sequence[Measures]) -> Measures:
-    """Return the mean of each measure over the seeds."""
-    return {key: float(np.mean([row[key] for row in found])) for key in found[0]}
+    """Return the mean over the seeds of each measure that all of them have; older lines have fewer measures."""
+    return {key: float(np.mean([row[key] for row in found])) for key in found[0] if all(key in row for row in found)}
 
 
 def difference(ours: Sequence[Measures], theirs: Sequence[Measures], column: str) -> Difference:

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from benchmarks.dictionary_recovery import study as parts
-from benchmarks.dictionary_recovery.__main__ import SEEDS, SIZES, TIMES_TEN, VARIANTS, judged, table
+from benchmarks.dictionary_recovery.__main__ import SEEDS, SIZES, TIMES_TEN, VARIANTS, judged, main, table
 from benchmarks.dictionary_recovery.controls import CONTROLS, pursue
 from benchmarks.dictionary_recovery.study import Study
+from benchmarks.saelens.trials import means
 from linnaeus.workloads.dictionary.recovery import Recovery
 
 GOOD = {
@@ -70,16 +71,45 @@ def test_few_seeds_give_no_verdict_on_differences():
     assert set(verdicts) == {f"no verdict under {SEEDS} seeds"}
 
 
+def test_on_the_large_set_the_published_figures_are_the_bars():
+    found = {("linnaeus", name): [GOOD | {"l0": 25.0, "f1": 0.88}] * SEEDS for name in VARIANTS["large"]}
+    assert {verdict for _, verdict in judged("large", SIZES["large"], found)} == {"held"}
+    found["linnaeus", "matryoshka"] = [GOOD | {"l0": 25.0, "f1": 0.86}] * SEEDS
+    missed = [text for text, verdict in judged("large", SIZES["large"], found) if verdict == "MISSED"]
+    assert missed == ["matryoshka, f1 0.860, published 0.87"]
+    few = judged("large", SIZES["large"]._replace(samples=1024), found)
+    assert not any(verdict == "MISSED" for _, verdict in few) and "no verdict under 5 seeds and 200,000,000 samples" in dict(few).values()
+
+
+@pytest.mark.parametrize("words", [["--sets", "large"], ["--device", "cuda"]])
+def test_saelens_is_compared_on_the_cpu_and_the_small_sets(words, capsys):
+    with pytest.raises(SystemExit):
+        main(["--saelens", "python", *words])
+    said = capsys.readouterr().err
+    assert "--saelens is for the sets small and easy" in said or "no CUDA device here" in said
+
+
+def test_a_measure_that_old_lines_lack_has_no_mean():
+    assert means([{"mcc": 0.5, "wall_seconds": 1.0}, {"mcc": 0.7}]) == {"mcc": pytest.approx(0.6)}
+
+
 def test_a_finished_trial_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made: list[str] = []
     monkeypatch.setattr(Study, "ours", lambda self, name, seed, planted: (tmp_path, made.append(name) or dict(GOOD)))
     monkeypatch.setattr(parts, "measure_control", lambda *words: Recovery(*[0.5] * 10))
     size = SIZES["easy"]._replace(tested=10)
-    study = Study(size, {"topk": VARIANTS["easy"]["topk"]}, tmp_path / "results.jsonl", None, tmp_path)
+    study = Study(size, {"topk": VARIANTS["easy"]["topk"]}, list(CONTROLS), tmp_path / "results.jsonl", None, tmp_path)
     first = study.seed(0)
     assert study.seed(0) == first and made == ["topk"] and set(first) == {("linnaeus", "topk"), *(("control", name) for name in CONTROLS)}
-    Study(size._replace(samples=1), study.variants, study.results, None, tmp_path).seed(0)
+    Study(size._replace(samples=1), study.variants, (), study.results, None, tmp_path).seed(0)
     assert made == ["topk", "topk"], "the result of another size was taken"
+    assert Study(size._replace(device="cuda"), study.variants, (), study.results, None, tmp_path).find("linnaeus", "topk", 0) is None
+
+
+def test_the_published_trials_are_found():
+    size = SIZES["small"]
+    study = Study(size, VARIANTS["small"], (), Path("benchmarks/results/dictionary_recovery.jsonl"), None, Path())
+    assert all(study.find("linnaeus", name, 0) for name in VARIANTS["small"])
 
 
 def test_pursuit_finds_the_amounts_of_orthogonal_vectors():

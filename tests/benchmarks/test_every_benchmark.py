@@ -18,7 +18,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "checkpoint": "--quick --bar --rounds 1",
     "data": "--quick",
     "dictionary": "--quick",
-    "dictionary_recovery": "--sets easy --seeds 0 --variants topk --samples 640 --tested 200 --results {photos}.jsonl",
+    "dictionary_recovery": "--sets easy large --seeds 0 --variants topk --samples 1024 --tested 99 --results {photos}.jsonl --controls PCA",
     "doctor": "--quick",
     "gradnorm": ["--quick", "--rounds", "1", "--updates", "1", "--variants", "GradNorm, last shared layer"],
     "guarantee": "--synthetic --draws 2 --size 300 --photographs 600",

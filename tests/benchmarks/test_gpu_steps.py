@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from benchmarks import on_gpu
+from benchmarks.dictionary_recovery.__main__ import main as dictionary_recovery
 from benchmarks.on_gpu import GPU_TESTS, STEPS, Step
 from benchmarks.vision.__main__ import main as vision
 
 ROOT = Path(__file__).resolve().parents[2]
+MAINS = {"benchmarks.vision": vision, "benchmarks.dictionary_recovery": dictionary_recovery}
 STARTS_ANOTHER = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -58,11 +60,16 @@ def test_steps_without_time_are_named(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
-@pytest.mark.parametrize("name", [name for name, step in STEPS.items() if "benchmarks.vision" in step.words])
+@pytest.mark.parametrize("name", [name for name, step in STEPS.items() if step.words[1] in MAINS])
 def test_the_options_of_a_step_exist(name, capsys):
     with pytest.raises(SystemExit):
-        vision([*STEPS[name].words[2:], "--json", "numbers.json"])
+        MAINS[STEPS[name].words[1]]([*STEPS[name].words[2:], "--json", "numbers.json"])
     assert "no CUDA device here" in capsys.readouterr().err
+
+
+def test_a_step_can_write_into_the_folder(monkeypatch, tmp_path):
+    steps = {"writes": Step(("-c", "import sys; open(sys.argv[1], 'w')", "{out}/made"), 120, numbers=False)}
+    assert start(monkeypatch, tmp_path, steps) == 0 and (tmp_path / "made").exists()
 
 
 def test_no_file_with_tests_for_a_gpu_is_left_out():

@@ -9,6 +9,11 @@ from linnaeus.workloads.dictionary.dictionary_metrics import prefix
 from linnaeus.workloads.dictionary.results_section import TABLE
 
 SHOWN = 3  # dictionaries in the headline, at most
+HEADLINE = {  # metric -> (factor, words after the number)
+    "l0": (1, "features active"),
+    "explained_variance": (100, "% of the variance explained"),
+    "loss_recovered": (100, "% of the loss recovered"),
+}
 
 
 def summary(final: Mapping[str, float], names: Sequence[str]) -> list[str]:
@@ -20,23 +25,22 @@ def summary(final: Mapping[str, float], names: Sequence[str]) -> list[str]:
     lines = [f"{'':14s}" + "".join(f"{name.replace('_', ' '):>19s}" for name in columns)]
     for name in names if final else ():
         values = [final.get(f"{found}/{prefix(name, names)}{column}", math.nan) for column in columns]
-        lines.append(f"{name:14s}" + "".join(f"{value:>19.4g}" for value in values))
+        lines.append(f"{name:14s}" + "".join(f"{'-' if math.isnan(value) else f'{value:.4g}':>19s}" for value in values))
     return lines
 
 
 def headline(final: Mapping[str, float], names: Sequence[str]) -> list[str]:
-    """Return a line for each of the first `SHOWN` dictionaries: active features, explained variance, and loss recovered if measured.
+    """Return a line for each of the first `SHOWN` dictionaries: active features, explained variance, and loss recovered.
 
-    A dictionary without the first two metrics in `final` (metric key -> value) is left out. names: names of the dictionaries."""
+    Metrics that are not in `final` (metric key -> value) or are NaN are left out, and dictionaries without any. names: names of the
+    dictionaries."""
     found = _pass(final)
     lines = []
     for name in names[:SHOWN]:
-        value = {key: final.get(f"{found}/{prefix(name, names)}{key}") for key in ("l0", "explained_variance", "loss_recovered")}
-        if value["l0"] is None or value["explained_variance"] is None:
-            continue
-        line = f"{name}: {value['l0']:.1f} features active, {100 * value['explained_variance']:.1f} % of the variance explained"
-        recovered = value["loss_recovered"]
-        lines.append(line + ("" if recovered is None else f", {100 * recovered:.1f} % of the loss recovered"))
+        values = [final.get(f"{found}/{prefix(name, names)}{metric}", math.nan) for metric in HEADLINE]
+        known = [(value, *words) for value, words in zip(values, HEADLINE.values(), strict=True) if not math.isnan(value)]
+        texts = [f"{factor * value:.1f} {words}" for value, factor, words in known]
+        lines += [f"{name}: {', '.join(texts)}"] if texts else []
     return lines
 
 

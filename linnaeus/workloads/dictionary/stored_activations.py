@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.distributed import DistributedContext
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import atomic_file, read_json, remove_abandoned, to_json, write_atomic
 from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
 
@@ -86,7 +86,8 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
             _check_space(folder, 4 * source.width * sum(content["shards"][number] for number in missing))
             if context.is_master:
                 remove_abandoned(folder)
-                log.info("activations of %s: %s of %d numbers are written to %s", source.name, f"{content['rows']:,}", source.width, folder)
+                activations = counted(content["rows"], "activation")
+                log.info("%s of %s, %d numbers each, are written to %s", activations, source.name, source.width, folder)
             for number in (number for number in missing if number % context.world_size == context.rank):
                 _write_shard(folder, number, [source.read(block) for block in shards[number]], content["fingerprint"])
             context.barrier()

@@ -15,7 +15,7 @@ from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.durations import Duration
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import content_digest, read_json, to_json, write_atomic
 from linnaeus.schedule import OpsSchedule, micro_batch_size
 from linnaeus.workloads.base import Workload
@@ -35,7 +35,7 @@ from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS
 from linnaeus.workloads.dictionary.splicing import Spliced, splice
 from linnaeus.workloads.dictionary.stored_activations import store_activations
 from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD
-from linnaeus.workloads.opened_run import OpenedRun, named_key, open_run
+from linnaeus.workloads.opened_run import named_key, open_run
 
 STORES = "activations"  # folder in run.root
 
@@ -120,8 +120,8 @@ class DictionaryWorkload(Workload):
         self.width, self.train_size = self.activations.width, int(self.activations.offsets[-1])
         self.fingerprint = self.activations.fingerprint
         each = f"{list(self.activations.shape)} per sample" if len(self.activations.shape) > 1 else f"{self.width} numbers"
-        samples = f"{self.train_size:,} of {self.activations.count:,} training samples"
-        self.notes = (f"activations of {dictionary.module} ({each}): {samples}; {run.weights.source}",)
+        found = f"{counted(self.train_size, 'activation')} of {counted(self.activations.count, 'training sample')}"
+        self.notes = (f"{found}: output of {dictionary.module}, {each}; {run.weights.source}",)
 
     def _scratch(self) -> Path:
         """Return the folder for files that are written while data are read, such as the list of unreadable photographs."""
@@ -135,8 +135,8 @@ class DictionaryWorkload(Workload):
             self._read_run(split)
         record = read_json(run / RECORD) or {}
         if record.get("weights_digest", self.activations.run.weights.digest) != self.activations.run.weights.digest:
-            now, step = self.activations.run.weights.source, "dictionary.checkpoint=STEP"
-            raise ConfigError(f"dictionary.run: the dictionary was trained on {record['weights']}, not on {now}; choose it with {step}")
+            was, now = record.get("weights", "other weights"), self.activations.run.weights.source
+            raise ConfigError(f"dictionary.run: the dictionary was trained on {was}, not on {now}; set dictionary.checkpoint=STEP")
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         warmup, sizes = None, (schedule.resolved.total_steps, schedule.resolved.steps_per_epoch)
@@ -161,11 +161,6 @@ class DictionaryWorkload(Workload):
             return ComputedActivations(source, window)
         folder = Path(data.folder) if data.folder is not None else Path(self.config.run.root) / STORES / source.fingerprint[:16]
         return store_activations(source, folder)
-
-    @property
-    def read_run(self) -> OpenedRun | None:
-        """Return the opened run whose activations are read; None for planted activations."""
-        return None if self.activations is None else self.activations.run
 
     def check_batch(self, batch: Batch) -> None:
         if self.activations is not None and "activation" not in batch:

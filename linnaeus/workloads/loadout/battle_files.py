@@ -34,10 +34,14 @@ TEAMS = {"A": "alpha", "B": "bravo"}
 def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[Builds, np.ndarray]:
     """Return (the full builds of all battles, bool [N] with True for a build of the winning team).
 
-    Builds that are left out are recorded in `skipped`. Raise `ConfigError` for a path without CSV files and for a file without the columns
-    `NEEDED`."""
+    Builds that are left out are recorded in `skipped`; a battle without a winner is one wrong build. Raise `ConfigError` for a path
+    without CSV files and for a file without the columns `NEEDED`."""
     weapon, items, won = [], [], []
     for place, row in _battles(path, skipped):
+        if row["win"] not in TEAMS.values():
+            skipped.read += 1
+            skipped.wrong(f"the winner is {row['win'][:20]!r}, not alpha or bravo", place)
+            continue
         for player in PLAYERS:
             if not row[f"{player}-weapon"]:
                 continue  # a battle with fewer players
@@ -58,7 +62,8 @@ def _battles(path: Path, skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str
         for name, lines in _days(path):
             days += 1
             yield from _rows(name, lines, skipped)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError, csv.Error) as error:
+        # RuntimeError: a member of the zip is encrypted, or packed in a way that `zipfile` does not know
         found = f"{name} of {path} cannot be read ({str(error)[:100]})"
         raise ConfigError(f"data.path: {found}; use a CSV file in UTF-8, a folder or a zip of them") from None
     if not days:

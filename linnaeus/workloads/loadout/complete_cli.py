@@ -86,7 +86,8 @@ def _run(options: argparse.Namespace) -> None:
         else:
             print("\n".join(as_text(request, answers, model.weapons)) + "\n")
     unmet = sum(request.given is None for request in requests)
-    for line in (*model.notes, f"{model.source}: {len(requests) - unmet} of {len(requests)} requests answered"):
+    notes = model.notes_of(request.weapon for request in requests)
+    for line in (*notes, f"{model.source}: {len(requests) - unmet} of {len(requests)} requests answered"):
         print(line, file=sys.stderr)
 
 

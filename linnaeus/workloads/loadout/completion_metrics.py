@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
@@ -56,7 +57,7 @@ class CompletionMetrics(Metrics):
 
     def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return float64 [2]: the sum of the losses of the scored tokens in nats, and the number of scored tokens (`batch["scored"]`)."""
-        return torch.stack([_losses(outputs, batch).sum(), batch["scored"].sum(dtype=torch.float64)])
+        return torch.stack([token_losses(outputs.double(), batch).sum(), batch["scored"].sum(dtype=torch.float64)])
 
     def count(self, outputs: Tensor, batch: Batch) -> None:
         # 0 in place of NaN, which has no bin: the loss of a model that has diverged shows the NaN
@@ -65,7 +66,7 @@ class CompletionMetrics(Metrics):
         bins = (probabilities[scored] * BINS).long().clamp(max=BINS - 1)
         self.counts["tokens"] += torch.stack([bins.bincount(minlength=BINS), bins[batch["target"][scored]].bincount(minlength=BINS)])
         sample, observed, complete = batch["sample"][real], batch["observed"][real].long(), batch["complete"][real].long()
-        losses = torch.stack([_losses(outputs, batch).sum(1).view(torch.int64), scored.sum(1)], 1)
+        losses = torch.stack([token_losses(outputs.double(), batch).sum(1).view(torch.int64), scored.sum(1)], 1)
         self.counts["losses"][sample] += losses[real]
         filled = fill(self.code.tails(probabilities[real], observed), observed)
         self._count_completions(filled, observed, complete, batch["weapon"][real], sample)
@@ -82,7 +83,7 @@ class CompletionMetrics(Metrics):
         self.counts["changed"] += (answer < observed).any(1).sum()
         self.counts["legal"] += legal(answer).sum()
         known = filled.item >= 0
-        copies = torch.nn.functional.one_hot(filled.item.clamp(min=0), len(ITEMS)) * known.unsqueeze(2)
+        copies = F.one_hot(filled.item.clamp(min=0), len(ITEMS)) * known.unsqueeze(2)
         copy = copies.cumsum(1).gather(2, filled.item.clamp(min=0).unsqueeze(2)).squeeze(2)  # 1 for the first of its item
         hit = (copy <= missing.gather(1, filled.item.clamp(min=0)))[known]
         probability = filled.probability[known].double().clamp(0, 1)
@@ -119,9 +120,12 @@ class CompletionMetrics(Metrics):
         return self._comparison
 
 
-def _losses(outputs: Tensor, batch: Batch) -> Tensor:
-    """Return the binary cross-entropy of each scored token in nats, float64 [B, V]; 0 for tokens that are not scored."""
-    losses = torch.nn.functional.binary_cross_entropy_with_logits(outputs.double(), batch["target"].double(), reduction="none")
+def token_losses(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the binary cross-entropy of each scored token in nats, [B, V]; 0 for tokens that are not scored (`batch["scored"]`).
+
+    The result is float64 for float64 logits, otherwise float32."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    losses = F.binary_cross_entropy_with_logits(wide, batch["target"].to(wide.dtype), reduction="none")
     return losses * batch["scored"]
 
 

@@ -33,6 +33,7 @@ CODES = {
     **{"TI": "thermal_ink", "RP": "respawn_punisher", "AD": "ability_doubler", "SJ": "stealth_jump", "OS": "object_shredder"},
     "DR": "drop_roller",
 }
+SLOT_NUMBERS = ("0", "1", "2", "3")  # of a piece: the main slot and the sub slots
 _LEVELS = {str(threshold) for threshold in THRESHOLDS}
 COLUMNS = {  # of a slot table: accepted names in lower case, without underscores
     **{"build": ("buildid",), "slot": ("slotindex", "slot"), "weapon": ("weaponsplid", "weapon", "weaponid")},
@@ -43,7 +44,8 @@ COLUMNS = {  # of a slot table: accepted names in lower case, without underscore
 def read_table(path: Path, weapons: Weapons, tiers: Sequence[int] | None, skipped: SkippedBuilds) -> Builds:
     """Return the full builds of a token table or a slot table (see the module). Builds that are left out are recorded in `skipped`.
 
-    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file in neither form, and for `tiers` with a token table."""
+    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file in neither form, for `tiers` with a token table, and
+    for a slot table that has other tiers only."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -72,9 +74,12 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
         skipped.read += 1
         where = f"{path.name}, line {number}"
         try:
-            names = [tokens[int(token)] for token in json.loads(row["ability_tags"])]
+            numbers = json.loads(row["ability_tags"])
+            if any(type(token) is not int for token in numbers):
+                raise ValueError("a token is not a whole number")
+            names = [tokens[token] for token in numbers]
             weapon = weapons.get(weapon_names[int(row["weapon_id"])].removeprefix("weapon_id_"))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # OverflowError: an infinite number
+        except (ValueError, TypeError, KeyError, RecursionError):
             skipped.wrong("the row has no tokens or weapon of the vocabularies", where)
             continue
         builds = builds_of_tokens(tuple(sorted(set(names) - set(SPECIAL))))
@@ -156,12 +161,17 @@ def _slot_builds(
     rows = csv.DictReader(lines, delimiter="\t" if "\t" in lines[0] else ",")
     columns = _columns(path, rows.fieldnames or [])
     builds: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    others: set[str] = set()  # tiers that are not read
     for number, row in enumerate(rows, 2):
         if any(row[column] is None for column in columns.values()):
             skipped.read += 1
             skipped.wrong("the row is cut off", f"{path.name}, line {number}")
         elif tiers is None or row[columns["tier"]] in {str(tier) for tier in tiers}:
             builds.setdefault((row[columns["build"]], row[columns["weapon"]]), []).append((row[columns["slot"]], row[columns["ability"]]))
+        else:
+            others.add(row[columns["tier"]])
+    if others and not builds:
+        raise ConfigError(f"data.tiers is {list(tiers or [])}, but {path} has the tiers {', '.join(sorted(others))[:60]}; choose some")
     for (name, weapon_number), slots in builds.items():
         skipped.read += 1
         where, weapon = f"{path.name}, build {name}", weapons.get(weapon_number)
@@ -169,7 +179,7 @@ def _slot_builds(
         build = empty_build().astype(np.int64)  # a damaged table may have more than 127 rows of a build
         for slot, code in slots:
             ability = CODES.get(code)
-            if ability is None or (slot != "0" and ability in PIECE_OF):
+            if ability is None or slot not in SLOT_NUMBERS or (slot != "0" and ability in PIECE_OF):
                 reason = reason or f"ability code {code[:12]!r} in slot {slot[:4]!r}"
                 continue
             build[main_item(ability) if slot == "0" else sub_item(ability)] += 1

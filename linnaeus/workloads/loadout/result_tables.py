@@ -52,8 +52,9 @@ def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
         rows += [f"{f'95 % interval, {end}':34s}" + _row(final, [f"{key}/margin_{k}_{end}" for k in REMOVED], "+.1f") for end in ENDS]
     if any(name.startswith(f"{key}/of_optimum_") for name in final):
         rows.append(f"{'model, % of the optimum':34s}" + _row(final, [f"{key}/of_optimum_{k}" for k in REMOVED]))
-    others = [f"{text:44s}{show_value(name, final[f'{key}/{name}']):>10s}" for name, text in TOKENS.items() if f"{key}/{name}" in final]
-    return {**tables, "Tokens and answers": others}
+    others = {name: final[f"{key}/{name}"] for name in TOKENS if f"{key}/{name}" in final}
+    shown = {name: "-" if math.isnan(value) else show_value(name, value) for name, value in others.items()}
+    return {**tables, "Tokens and answers": [f"{TOKENS[name]:44s}{text:>10s}" for name, text in shown.items()]}
 
 
 def methods(final: Mapping[str, float], key: str) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
+
+MOST_REASONS = 20  # that are named: each text that cannot be read is a reason of its own
 
 
 class SkippedBuilds:
@@ -30,16 +32,20 @@ class SkippedBuilds:
         self.unusable(reason, where)
 
     def notes(self) -> tuple[str, ...]:
-        """Return a line for each reason, the most frequent first, with the place of its first build; then a line about `shared` builds, if
-        any.
+        """Return a line for each of the `MOST_REASONS` most frequent reasons, with the place of its first build, and a line about the
+        others; then a line about `shared` builds, if any.
 
         Return () if there is nothing to say."""
         reasons = sorted(self._counts.items(), key=lambda item: -item[1])
-        lines = [f"{count} of {self.read} builds left out: {reason} (first: {self._first[reason]})" for reason, count in reasons]
+        named, others = reasons[:MOST_REASONS], reasons[MOST_REASONS:]
+        lines = [f"{count} of {self.read} builds left out: {reason} (first: {self._first[reason]})" for reason, count in named]
+        if others:
+            lines.append(f"{sum(count for _, count in others)} of {self.read} builds left out for {counted(len(others), 'other reason')}")
         return (*lines, *([f"{self.shared} of {self.read} builds share their tokens with others"] if self.shared else []))
 
     def check(self, max_bad_fraction: float) -> None:
-        """Raise `ConfigError` if no build was read, or if the share of bad builds is above `max_bad_fraction`."""
+        """Raise `ConfigError` if no build was read, if the share of bad builds is above `max_bad_fraction`, or if all builds are left
+        out."""
         if not self.read:
             raise ConfigError(f"data.path: {self.name} has no builds; check the file")
         if self.bad > max_bad_fraction * self.read:
@@ -48,3 +54,6 @@ class SkippedBuilds:
                 f"data.path: {self.bad} of {self.read} builds of {self.name} are wrong, such as {self._first[reason][:80]}: "
                 f"{reason[:100]}; mend them, or raise data.max_bad_fraction"
             )
+        if sum(self._counts.values()) >= self.read:
+            reason = max(self._counts, key=self._counts.__getitem__)
+            raise ConfigError(f"data.path: all {self.read} builds of {self.name} are left out, most of them: {reason[:100]}; mend them")

@@ -21,6 +21,8 @@ def read_builds(config: Config) -> SplitBuilds:
 
 
 def _generated(data: LoadoutsConfig) -> SplitBuilds:
+    if data.max_bad_fraction:
+        raise ConfigError("data.max_bad_fraction has no effect with data=loadouts: all generated builds are legal; set it to 0")
     weapons = builtin_weapons()
     world = make_world(data.world, len(weapons))
     builds = Builds(*world.draw(data.world, 0, data.builds))

@@ -32,30 +32,38 @@ class Weapons:
 
     rows: Sequence[Weapon]
     keys: tuple[str, ...] = field(init=False)
-    _index: dict[str, int] = field(init=False, repr=False)
+    _exact: dict[str, int] = field(init=False, repr=False)  # by key and by number
+    _named: dict[str, list[int]] = field(init=False, repr=False)  # by the `slug` of keys, numbers and names; several may have a name
 
     def __post_init__(self) -> None:
         keys = tuple(sorted({row.reskin_of for row in self.rows}))
         place = {key: i for i, key in enumerate(keys)}
-        names = {name: place[row.reskin_of] for row in self.rows for name in (slug(row.name), row.number, row.key) if name}
+        named: dict[str, list[int]] = {}
+        for row in self.rows:
+            for text in filter(None, {slug(row.name), slug(row.number), slug(row.key)}):
+                named[text] = sorted({*named.get(text, []), place[row.reskin_of]})
         object.__setattr__(self, "keys", keys)
-        object.__setattr__(self, "_index", names)
+        object.__setattr__(self, "_exact", {text: place[row.reskin_of] for row in self.rows for text in (row.number, row.key) if text})
+        object.__setattr__(self, "_named", named)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def get(self, name: str) -> int | None:
-        """Return the index of the weapon with this exact key, number or `slug` of its name; None if there is no such weapon."""
-        return self._index.get(name)
+        """Return the index of the weapon with this exact key, number or `slug` of its name; None if there is not exactly one."""
+        found = [self._exact[name]] if name in self._exact else self._named.get(name, [])
+        return found[0] if len(found) == 1 else None
 
     def find(self, name: str) -> int:
         """Return the index of the weapon with this key, number or name, in lower or upper case.
 
-        Raise `ConfigError` for an unknown weapon; the message has the most similar name."""
-        for text in (name, slug(name)):
-            if text in self._index:
-                return self._index[text]
-        near = difflib.get_close_matches(slug(name), self._index, 1)
+        Raise `ConfigError` for a name of several weapons, and for an unknown weapon; the message has the most similar name."""
+        found = [self._exact[name]] if name in self._exact else self._named.get(slug(name), [])
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ConfigError(f"weapon {name[:40]!r} is the name of {' and '.join(self.keys[i] for i in found)}; use one of these keys")
+        near = difflib.get_close_matches(slug(name), self._named, 1)
         raise ConfigError(f"unknown weapon {name[:40]!r}; {f'did you mean {near[0]}?' if near else 'use its name, such as splattershot'}")
 
     def name(self, index: int) -> str:
@@ -73,12 +81,16 @@ def slug(name: str) -> str:
 
 
 def weapons_from(rows: Iterable[Sequence[str]]) -> Weapons:
-    """Return the vocabulary from `rows`, the result of `Weapons.to_dict`. Raise `ValueError` for rows of another form."""
+    """Return the vocabulary from `rows`, the result of `Weapons.to_dict`. Raise `ValueError` for rows of another form, for a key or number
+    that two weapons have, and for a reskin of a reskin."""
     plain = [[str(value) for value in row] for row in rows]
     found = [Weapon(*row) for row in plain if len(row) == 4]
-    keys = {row.key for row in found}
-    if not found or len(keys) != len(plain) or any(row.reskin_of not in keys for row in found):
+    own = {row.key for row in found if row.reskin_of == row.key}
+    if len(found) < len(plain) or any(row.reskin_of not in own for row in found) or not found:
         raise ValueError("not a list of weapons with key, number, name and reference")
+    names = [name for row in found for name in {row.key, row.number} if name]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two weapons have the key or number {twice[0][:20]}")
     return Weapons(found)
 
 
@@ -94,7 +106,7 @@ def read_weapons(path: str) -> Weapons:
     try:
         return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        line = " ".join(str(error).split())[:100]
+        line = f"an entry has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:100]
         raise ConfigError(f"data.weapons: {path} cannot be read ({line}); use the list of weapons of stat.ink, a JSON file") from None
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.config.schema import Config
@@ -20,7 +19,7 @@ from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import SIDES, Builds
 from linnaeus.workloads.loadout.build_view import BuildView
-from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics, token_losses
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
 from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds
 from linnaeus.workloads.loadout.result_tables import headline, result_tables
@@ -28,6 +27,7 @@ from linnaeus.workloads.loadout.sources import read_builds
 from linnaeus.workloads.loadout.token_code import CODES, PAD
 
 WEAPONS = "weapons.json"
+NAMED = 5  # weapons without training builds in the log
 
 
 class LoadoutWorkload(Workload):
@@ -39,10 +39,20 @@ class LoadoutWorkload(Workload):
         self.config, data = config, config.data
         self.code = CODES[data.code]()
         self.split = read_builds(config)
-        self.fingerprint, self.notes = self.split.fingerprint, self.split.notes
+        self.fingerprint, self.notes = self.split.fingerprint, (*self.split.notes, *self._note_of_unseen())
         self.train_size = len(self.split.train) * (data.subsets + data.empty)
         self.report_metrics = ("slots_6", "slots_1")
         self.validation_set: ValidationBuilds = ValidationBuilds(self.split.validation, self.code)
+
+    def _unseen(self) -> list[str]:
+        """Return the keys of the weapons without a training build. Their embeddings keep their initial values."""
+        seen = set(self.split.train.weapon.tolist())
+        return [key for number, key in enumerate(self.split.weapons.keys) if number not in seen]
+
+    def _note_of_unseen(self) -> list[str]:
+        unseen, total = self._unseen(), len(self.split.weapons)
+        some = ", ".join(unseen[:NAMED]) + ", ..." * (len(unseen) > NAMED)
+        return [f"{len(unseen)} of {total} weapons have no training build: {some}"] if unseen else []
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         data = self.config.data
@@ -80,9 +90,11 @@ class LoadoutWorkload(Workload):
         return BuildView(self.code, self.split.weapons, lambda sample: self.validation_set.names([sample])[0])
 
     def save_dataset_record(self, directory: Path) -> None:
-        """Write dataset.json with the sizes and hashes of the split, and weapons.json, which `linnaeus complete` reads."""
+        """Write dataset.json with the sizes and hashes of the split and the weapons without training builds, and weapons.json.
+        `linnaeus complete` reads both."""
         sides = {side: len(getattr(self.split, side)) for side in SIDES}
         facts = {"builds": sides, "fingerprint": self.fingerprint, "code": self.config.data.code, "notes": list(self.notes)}
+        facts |= {"unseen_weapons": self._unseen()}
         write_atomic(directory / "dataset.json", to_json(facts))
         write_atomic(directory / WEAPONS, to_json(self.split.weapons.to_dict(), None))
 
@@ -101,12 +113,3 @@ class LoadoutWorkload(Workload):
     def next_commands(self, run: Path) -> list[str]:
         example = "--weapon splattershot --have 'swim_speed_up: main sub'"
         return [f"linnaeus complete {shlex.quote(str(run))} {example}", *super().next_commands(run)]
-
-
-def token_losses(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the binary cross-entropy of each scored token in nats, [B, V]; 0 for tokens that are not scored (`batch["scored"]`).
-
-    The result is float64 for float64 logits, otherwise float32."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    losses = F.binary_cross_entropy_with_logits(wide, batch["target"].to(wide.dtype), reduction="none")
-    return losses * batch["scored"]

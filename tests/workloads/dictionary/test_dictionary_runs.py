@@ -16,6 +16,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.train.evaluation import evaluate
 from linnaeus.workloads.dictionary import splicing
 from linnaeus.workloads.dictionary.dictionary_metrics import decoder_cosines, densities
+from linnaeus.workloads.dictionary.dictionary_summary import headline, summary
 from linnaeus.workloads.dictionary.model import variants
 from linnaeus.workloads.dictionary.model.largest import largest_places
 from tests import runs
@@ -95,10 +96,23 @@ def test_the_learning_of_planted_features_is_measured(tmp_path):
     assert found["mcc"] > start["mcc"] + 0.01 and found["explained_variance"] > start["explained_variance"] + 0.2
 
 
+def test_the_note_about_the_activations_has_their_number_and_that_of_the_samples(trained, tmp_path):
+    run = read("language", trained, tmp_path)
+    assert "184 activations of 12 training samples: output of blocks.1, [16, 48] per sample;" in (run / "train.log").read_text()
+
+
 def test_metrics_of_the_model_that_is_read_are_not_columns_of_the_table(tmp_path):
     workload = workloads.build_workload(runs.configuration("planted", tmp_path))
     (header, row) = workload.summary({"val/l0": 2.0, "val/original/f1": 0.5, "val/spliced/f1": 0.4})
     assert header.split() == ["l0"] and row.split() == ["dictionary", "2"]
+
+
+def test_a_metric_that_is_undefined_is_a_dash_in_the_table_and_left_out_of_the_headline():
+    """With zeros in place of the activations and an equal loss, the loss recovered is NaN."""
+    found = {"val/l0": 2.0, "val/explained_variance": 0.5, "val/loss_recovered": math.nan}
+    assert summary(found, ["dictionary"])[1].split() == ["dictionary", "2", "0.5", "-"]
+    assert headline(found, ["dictionary"]) == ["dictionary: 2.0 features active, 50.0 % of the variance explained"]
+    assert headline(found | {"val/explained_variance": math.nan}, ["dictionary"]) == ["dictionary: 2.0 features active"]
 
 
 def test_shares_and_cosines_have_their_values():

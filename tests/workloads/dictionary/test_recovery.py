@@ -58,11 +58,11 @@ def test_a_decoder_that_is_not_finite_has_no_mcc():
     assert math.isnan(matched_mean(torch.tensor([[0.5, float("nan")], [0.5, 0.1]]))), "the search for an assignment would not end"
 
 
-def test_an_assignment_has_the_smallest_cost():
+def test_an_assignment_has_the_largest_value():
     generator = np.random.default_rng(0)
     for _ in range(20):
-        for cost in (generator.normal(size=(4, 6)), generator.integers(0, 3, size=(5, 5)).astype(float)):
-            rows = np.arange(len(cost))
-            least = min(cost[rows, list(columns)].sum() for columns in permutations(range(cost.shape[1]), len(cost)))
-            found = assign(cost)
-            assert len(set(found)) == len(cost) and cost[rows, found].sum() == pytest.approx(least)
+        for value in (generator.normal(size=(4, 6)).astype(np.float32), generator.integers(0, 3, size=(5, 5)).astype(float)):
+            rows = np.arange(len(value))
+            most = max(value[rows, list(columns)].sum() for columns in permutations(range(value.shape[1]), len(value)))
+            found = assign(value)
+            assert len(set(found)) == len(value) and value[rows, found].sum() == pytest.approx(most)

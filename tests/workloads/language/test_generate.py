@@ -139,6 +139,7 @@ def test_a_stop_is_found_where_the_text_has_it_and_in_linear_time(tokenizer, mon
         (["--temperature", "-1"], "temperature is -1"),
         (["--top-p", "2"], "top_p is 2"),
         (["--tokens", "0"], "--tokens is 0"),
+        (["--tokens", "1000000000000"], "tokens is 1000000000000; it must be from 1 to 1000000"),
         (["--stop", ""], "--stop is empty"),
         (["--slide", "17"], "slide is 17"),
         (["--prompt", "\udcff"], "prompt: "),  # an argument that is not UTF-8

@@ -15,6 +15,7 @@ from linnaeus.workloads.loadout.battle_files import PLAYERS, share_winners, to_p
 from linnaeus.workloads.loadout.build_table import Builds
 from linnaeus.workloads.loadout.gear import slot_items
 from linnaeus.workloads.loadout.published_builds import CODES, builds_of_tokens
+from linnaeus.workloads.loadout.skipped_builds import MOST_REASONS
 from linnaeus.workloads.loadout.token_code import PointsCode
 from linnaeus.workloads.loadout.weapons import builtin_weapons
 from tests import runs
@@ -90,6 +91,33 @@ def test_the_share_of_winners_is_that_of_the_builds_that_are_left_after_the_copi
     assert any(note.endswith("left out for data.win_share=0.25") for note in split.notes)
 
 
+def test_a_battle_without_a_winner_is_counted_and_named(tmp_path):
+    """Builds of both teams would count as builds of losers."""
+    file = write_battles(tmp_path / "day.csv", lambda rows: [rows[0] | {"win": "draw"}, *rows[1:]])
+    with pytest.raises(ConfigError, match=r"1 of 64 builds of .*such as day\.csv, row 2: the winner is 'draw', not alpha or bravo"):
+        split_of("battles", file)
+    assert len(all_builds(split_of("battles", file, "data.max_bad_fraction=0.1"))) == 63
+
+
+def test_of_many_reasons_the_most_frequent_ones_are_named(tmp_path):
+    def change(rows):
+        rows[9]["A2-weapon"] = rows[9]["A3-weapon"] = "bow"
+        wrong = {f"{player}-abilities": player for player in ("A2", "A3", "B1", "B2", "B3")}
+        return [row | {key: f"{player}{i}" for key, player in wrong.items()} for i, row in enumerate(rows[:9])] + rows[9:]
+
+    notes = split_of("battles", write_battles(tmp_path / "day.csv", change), "data.max_bad_fraction=1").notes
+    assert notes[0].startswith("2 of 70 builds left out: unknown weapon 'bow'") and len(notes) == MOST_REASONS + 1
+    assert notes[-1] == f"{46 - MOST_REASONS} of 70 builds left out for {46 - MOST_REASONS} other reasons"
+
+
+def test_a_file_whose_builds_are_all_left_out_is_one_line_with_the_reason(tmp_path):
+    """Another split would not help."""
+    points = {f"{player}-abilities": json.dumps({"comeback": 1.0}) for player in PLAYERS}
+    file = write_battles(tmp_path / "day.csv", lambda rows: [row | points for row in rows])
+    with pytest.raises(ConfigError, match=r"all 70 builds of .*day.csv are left out, most of them: the points do not sum to 57"):
+        split_of("battles", file)
+
+
 def test_no_winner_is_left_out_by_rounding():
     won = np.arange(10) < 3  # 0.7 x (3 / 0.7) is 2.9999999999999996
     kept = share_winners(Builds(np.arange(10), ITEMS_OF[:10]), won, 0.7, 0)
@@ -147,6 +175,10 @@ def test_files_of_battles_that_cannot_be_read_to_the_end_are_one_line(tmp_path, 
         archive.write(file, "day.csv")
     packed = (tmp_path / "days.zip").read_bytes()
     (tmp_path / "days.zip").write_bytes(packed.replace(b"regular", b"regulax", 1))  # the checksum of the member is wrong
+    flags = packed.index(b"PK\x01\x02") + 8  # of the member; bit 0: encrypted
+    (tmp_path / "locked.zip").write_bytes(packed[:flags] + b"\1" + packed[flags + 1 :])
+    with pytest.raises(ConfigError, match=r"locked.zip cannot be read \(File 'day.csv' is encrypted"):
+        split_of("battles", tmp_path / "locked.zip")
     for content, line in ((whole + b"caf\xe9\n", "codec can't decode"), (whole + b'"' + b"x" * 200_000 + b'"\n', "field larger")):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=rf"day.csv.*cannot be read .*{line}"):
@@ -181,8 +213,9 @@ def test_a_token_table(tmp_path):
     found, code = all_builds(split_of("builds", file)), PointsCode()
     hot = lambda rows: sorted((w, code.multi_hot(np.array([b]))[0].tobytes()) for w, b in rows)
     assert hot(found) == hot(WANTED), "the tokens are the same, whichever build has them"
-    file.write_text(file.read_text() + "[5, 999]\t3\n[7]\t3\n[Infinity]\t3\n")
-    with pytest.raises(ConfigError, match="3 of 73 builds"):
+    table = file.read_text()
+    file.write_text(table + "[5, 999]\t3\n[7]\t3\n[Infinity]\t3\n" + table.splitlines()[1].replace(",", ".7,", 1) + "\n")
+    with pytest.raises(ConfigError, match="4 of 74 builds"):  # 14.7 is not the token 14
         split_of("builds", file)
     (tmp_path / "vocab.json").unlink()
     with pytest.raises(ConfigError, match=r"vocab\.json beside the token table"):
@@ -247,12 +280,15 @@ def test_a_slot_table(tmp_path, default_limit):
     file = write_slots(tmp_path / "builds.csv")
     assert all_builds(split_of("builds", file)) == WANTED
     assert len(all_builds(split_of("builds", file, "data.tiers=[1]"))) == 24
-    file.write_text(file.read_text() + "99,0,40,1,XYZ\n98,0,40,1,SSU\n97,0,40\n")
+    with pytest.raises(ConfigError, match=r"data\.tiers is \[4, 9\], but .*builds.csv has the tiers 1, 2, 3"):
+        split_of("builds", file, "data.tiers=[4,9]")
+    file.write_text(file.read_text() + "99,0,40,1,XYZ\n98,0,40,1,SSU\n97,0,40\n96,4,40,1,SSU\n")
     split = split_of("builds", file, "data.max_bad_fraction=0.1")
     text = "".join(split.notes)
     assert (
-        len(split.notes) == 3
+        len(split.notes) == 4
         and "ability code 'XYZ'" in text
+        and "ability code 'SSU' in slot '4'" in text
         and "fewer than 12 slots" in text
         and "cut off (first: builds.csv, line" in text
     )

@@ -174,6 +174,18 @@ def test_damaged_weapons_are_one_line(run, refused):
         file.write_text(content)
 
 
+def test_a_weapon_without_training_builds_is_named(run, model, capsys):
+    """Its embedding keeps its initial values, so it is answered like no weapon in particular."""
+    unseen = json.loads((run / "dataset.json").read_text())["unseen_weapons"]
+    seen = next(key for key in model.weapons.keys if key not in unseen)
+    assert 0 < len(unseen) < len(model.weapons) and model.unseen == {model.weapons.keys.index(key) for key in unseen}
+    assert f"{len(unseen)} of 130 weapons have no training build: {unseen[0]}" in (run / "train.log").read_text()
+    for weapon, named in ((seen, False), (unseen[-1], True)):
+        assert complete_cli.main([str(run), "--weapon", weapon]) == 0
+        line = f"no training build has the weapon {model.weapons.name(model.weapons.find(weapon))}"
+        assert (line in capsys.readouterr().err) == named
+
+
 def test_the_model_in_python(model):
     (answer,) = model.complete("splattershot", "swim_speed_up: main", points={"comeback": 10})
     with pytest.raises(ConfigError, match="top is -1; it must be at least 1"):  # as a slice it would leave out one build

@@ -1,5 +1,6 @@
 """Metrics of completions, compared with sums over single samples, slots and tokens."""
 
+import math
 import tracemalloc
 from unittest import mock
 
@@ -189,6 +190,12 @@ def test_few_validation_samples_have_no_comparison_of_the_numbers_they_lack(tmp_
         values = [final[f"val/margin_{k}_{end}"] for k in sorted(found)]
         assert shown == pytest.approx([100 * value for value in values], abs=0.06)
         assert f"95 % interval, {end}" in page and all(f'data-key="val/margin_{k}_{end}"' in page for k in found)
+
+
+def test_a_metric_that_is_undefined_is_a_dash():
+    """Precision is NaN if no token has a probability of 0.5."""
+    lines = result_tables({"val/precision": math.nan, "val/recall": 0.0})["Tokens and answers"]
+    assert [line.split()[-2:] for line in lines] == [["precision", "-"], ["0.0", "%"]]
 
 
 @pytest.mark.parametrize("present", [1, 6])

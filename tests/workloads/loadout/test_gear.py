@@ -98,6 +98,25 @@ def test_weapons_have_names_keys_numbers_and_reskins():
         weapons.find("splatershot")
 
 
+def test_a_name_that_two_weapons_have_is_ambiguous():
+    """With the last of them a wanted weapon would be answered with the gear of another one."""
+    rows = [["bow", "1", "Bow", "bow"], ["bow_red", "2", "Bow", "bow"], ["brush", "3", "Brush", "brush"], ["broom", "4", "Brush!", "broom"]]
+    weapons = weapons_from(rows)
+    with pytest.raises(ConfigError, match="'Brush' is the name of broom and brush; use one of these keys"):
+        weapons.find("Brush")
+    assert weapons.find("brush") == weapons.get("3") == weapons.keys.index("brush"), "a key is not ambiguous"
+    assert weapons.find("Bow") == weapons.get("2") == weapons.keys.index("bow"), "a reskin is the same weapon"
+    near = weapons_from([["brush", "3", "Broom", "brush"], ["broom", "4", "Whisk", "broom"]])
+    assert near.get("broom") == near.keys.index("broom"), "the name of another weapon has hidden the key"
+
+
+@pytest.mark.parametrize("last", [["broom", "3", "Broom", "broom"], ["broom", "4", "Broom", "bow_red"]], ids=["number", "reskin"])
+def test_a_list_in_which_weapons_cannot_be_told_apart_is_refused(last):
+    rows = [["bow", "1", "Bow", "bow"], ["bow_red", "2", "Bow", "bow"], ["brush", "3", "Brush", "brush"], last]
+    with pytest.raises(ValueError):
+        weapons_from(rows)
+
+
 def test_the_published_list_of_weapons_is_the_built_in_one(tmp_path):
     if not SHARED.exists():
         pytest.skip("no list of weapons at ../shared/data/splatoon")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.loadout.weapons import builtin_weapons
 from tests.config import observers as see
@@ -86,6 +87,11 @@ def folder(tmp_path_factory):
 def test_a_key_has_an_effect(key, folder):
     small = [text for text in SMALL if "data=" not in TABLE[key].base + TABLE[key].change or not text.startswith("data.builds")]
     assert changes(TABLE[key], folder, "workload=loadout", f"run.root={folder}", *small)
+
+
+def test_a_limit_of_bad_builds_is_refused_where_all_are_generated():
+    with pytest.raises(ConfigError, match=r"data\.max_bad_fraction has no effect with data=loadouts"):
+        build_workload(see.composed("workload=loadout", "data.builds=60", "data.max_bad_fraction=0.1"))
 
 
 def test_negative_control_the_observers_are_deterministic(tmp_path):

@@ -19,6 +19,7 @@ from linnaeus.workloads.language.trained.likelihood import Likelihood, TextScore
 
 LOGITS = 2**26  # number of logits in a batch whose size is not given: 256 MB in float32
 MOST_ROWS = 64
+MOST_TOKENS = 1_000_000  # of a continuation: 8 MB of random numbers
 
 
 class Continuation(NamedTuple):
@@ -87,10 +88,11 @@ class LanguageModel:
         """Return the continuation of each prompt. `stops`: texts before which a continuation ends. The other arguments are as in
         `generate`.
 
-        Raise `ConfigError` if `tokens` is less than 1, and for an empty text in `stops`."""
-        if tokens < 1 or "" in stops:
-            wrong = f"tokens is {tokens}; it must be at least 1" if tokens < 1 else "stop is empty; it must have at least one character"
-            raise ConfigError(wrong)
+        Raise `ConfigError` if `tokens` is less than 1 or above `MOST_TOKENS`, and for an empty text in `stops`."""
+        if not 1 <= tokens <= MOST_TOKENS:
+            raise ConfigError(f"tokens is {tokens}; it must be from 1 to {MOST_TOKENS}")
+        if "" in stops:
+            raise ConfigError("stop is empty; it must have at least one character")
         end, stop_when = self.tokenizer.end, stop_finder(self.tokenizer, stops)
         encoded = [encode_prompt(self.tokenizer, text) for text in prompts]
         new = generate(self.network, encoded, tokens, sampling, seed, [] if end is None else [end], stop_when, slide)

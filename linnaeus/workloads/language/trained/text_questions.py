@@ -9,7 +9,7 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.generation import Sampling, default_slide, window_start
-from linnaeus.workloads.language.trained.language_model import LanguageModel, encode_prompt
+from linnaeus.workloads.language.trained.language_model import MOST_TOKENS, LanguageModel, encode_prompt
 from linnaeus.workloads.language.trained.load_language_model import load_model
 from linnaeus.workloads.questions import Answer, Question, Questions, refuse_options
 
@@ -21,8 +21,8 @@ def questions(path: Path, options: argparse.Namespace) -> Questions:
     """Return a question for each prompt of `options.inputs`. Without prompts, return one question: how a document begins."""
     refuse_options(options, ("tokens",), "a language model")
     tokens = TOKENS if options.tokens is None else options.tokens
-    if tokens < 0:
-        raise ConfigError(f"--tokens is {tokens}; it must be at least 0")
+    if not 0 <= tokens <= MOST_TOKENS:
+        raise ConfigError(f"--tokens is {tokens}; it must be from 0 to {MOST_TOKENS}")
     model = load_model(path, checkpoint=options.checkpoint, device=options.device)
     names = [repr(text) for text in token_texts(model)]
     asked = [_question(model, prompt, tokens) for prompt in options.inputs or [""]]

@@ -27,7 +27,8 @@ def questions(path: Path, options: argparse.Namespace) -> Questions:
         raise ConfigError("INPUT: give at least one weapon, such as splattershot")
     model = load_model(path, checkpoint=options.checkpoint, device=options.device)
     asked = [_question(model, weapon, options.have or "") for weapon in options.inputs]
-    return Questions(model.network, {"token": model.code.names}, asked, model.notes)
+    notes = model.notes_of(model.weapons.find(weapon) for weapon in options.inputs)
+    return Questions(model.network, {"token": model.code.names}, asked, notes)
 
 
 def _question(model: LoadoutModel, weapon: str, have: str) -> Question:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -22,10 +22,24 @@ FEW_ANSWERS = 8
 class LoadoutModel:
     """Trained network in evaluation mode, with its tokens and weapons; completes builds.
 
-    source: the file of the weights. notes: lines for the user."""
+    source: the file of the weights. notes: lines for the user. unseen: indices of the weapons without training builds."""
 
-    def __init__(self, network: SetTransformer, code: TokenCode, weapons: Weapons, source: str, notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        network: SetTransformer,
+        code: TokenCode,
+        weapons: Weapons,
+        source: str,
+        notes: Sequence[str] = (),
+        unseen: frozenset[int] = frozenset(),
+    ) -> None:
         self.network, self.code, self.weapons, self.source, self.notes = network.eval(), code, weapons, source, list(notes)
+        self.unseen = unseen
+
+    def notes_of(self, weapons: Iterable[int]) -> list[str]:
+        """Return `notes`, and a line for each of `weapons` without training builds. weapons: indices of the weapons of requests."""
+        names = [self.weapons.name(number) for number in sorted(self.unseen.intersection(weapons))]
+        return [*self.notes, *(f"no training build has the weapon {name}; the answers are not adapted to it" for name in names)]
 
     @torch.inference_mode()
     def tails(self, builds: np.ndarray, weapon: np.ndarray) -> Tensor:

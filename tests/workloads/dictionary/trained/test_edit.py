@@ -142,6 +142,7 @@ def test_text_shows_the_answers_side_by_side(read_by, photo, capsys, workload):
         ("language", ["--feature=1", "--scale=1e39"], "--scale is 1e+39; it must be from -1e+06 to 1e+06"),  # infinite in float32
         ("language", ["--have=comeback"], "--have has no effect with a language model"),
         ("language", ["--tokens=-1"], "--tokens is -1"),
+        ("language", ["--tokens=1000000000000"], "--tokens is 1000000000000; it must be from 0 to 1000000"),  # 8 TB of numbers
         ("language", ["--dictionary=k3"], "dictionary 'k3' does not exist; the run has dictionary"),
         ("language", ["--top=0"], "--top is 0"),
         ("biota", [], "INPUT: give at least one photograph"),

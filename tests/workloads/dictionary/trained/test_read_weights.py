@@ -43,6 +43,10 @@ def test_other_weights_are_one_line(continued, tmp_path, capsys):
     with pytest.raises(ConfigError, match=r"trained on .*step-00000001.*, not on .*step-00000002.*dictionary\.checkpoint=STEP"):
         evaluate(run, "validation", "newest", [], tmp_path / "results")
     evaluate(run, "validation", "newest", ["dictionary.checkpoint='1'"], tmp_path / "results")
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / "dataset.json").write_text(json.dumps({"weights_digest": json.loads((run / "dataset.json").read_text())["weights_digest"]}))
+    with pytest.raises(ConfigError, match=r"trained on other weights, not on .*step-00000002.*dictionary\.checkpoint=STEP"):
+        evaluate(copy, "validation", "newest", [], tmp_path / "results")
     other = runs.run("language", tmp_path / "other", "trainer.length=1steps", "seed=5", f"data.path={runs.write_text(tmp_path)}")
     shutil.rmtree(read / "checkpoints")
     shutil.copytree(other / "checkpoints", read / "checkpoints")

@@ -10,7 +10,7 @@ matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and matri
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.workloads.language.model.gpt import GPT, rounded_up
 
-EMBEDDING = "token.weight"
+EMBEDDING, HEAD = "token.weight", "head.weight"
 GPT2_ROWS = (50257, 50304)  # rows of GPT-2's embedding, and rounded up to a multiple of 64
 NAMES = {
     "wte": "token",
@@ -36,9 +36,11 @@ NAMES = {
     "ln_2": "norm2",
     "mlp.c_fc": "perceptron.up",
     "mlp.c_proj": "perceptron.down",
+    "lm_head": "head",
 }
 CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
-GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "erf"}  # config.json -> model.gelu
+GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh", "gelu": "erf"}  # config.json -> model.gelu
+KEYS = ("positions", "bias", "gelu", "parallel_residual", "tied_embeddings")  # settings that are checked, besides the size
 # Values in config.json that the model here cannot change.
 FIXED = {"layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 
@@ -46,17 +48,18 @@ FIXED = {"layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_
 def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: str) -> InitialWeights:
     """Return the weights under the names of `model`. `tokens`: identity (kind, size and hash) of this run's tokens. Raise `ConfigError` for
     weights of a run with other tokens, and for GPT-2 weights whose settings differ from the model's settings."""
-    if matches_prefix(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
+    of_tokens = [EMBEDDING] if model.head is None else [EMBEDDING, HEAD]
+    if all(matches_prefix(config.run.init_skip, name) for name in of_tokens):  # the tokens of the weights do not matter
         return _convert_gpt2(weights, model, config, None)
-    notes = check_tokens(Path(str(config.run.init_from)), tokens)
+    notes = check_tokens(Path(str(config.run.init_from)), tokens, of_tokens)
     return _convert_gpt2(dataclasses.replace(weights, notes=[*weights.notes, *notes]), model, config, tokens)
 
 
-def check_tokens(path: Path, tokens: str) -> list[str]:
+def check_tokens(path: Path, tokens: str, weights: Sequence[str]) -> list[str]:
     """Compare the tokens of the run at `path` with the tokens of this run. Return messages for the user.
 
-    `path` is the directory of the other run, or a path in it. `tokens` is the identity (kind, size and hash) of this run's tokens. Raise
-    `ConfigError` if the tokens of the two runs differ."""
+    `path` is the directory of the other run, or a path in it. `tokens` is the identity (kind, size and hash) of this run's tokens.
+    `weights`: names of the weights that have a row for each token. Raise `ConfigError` if the tokens of the two runs differ."""
     found = ((folder, read_json(folder / "dataset.json")) for folder in (path, *path.resolve().parents[:3]))
     run, trained = next(((folder, facts.get("identity")) for folder, facts in found if facts is not None), (path, None))
     if not isinstance(trained, str) or trained == tokens:
@@ -65,8 +68,8 @@ def check_tokens(path: Path, tokens: str) -> list[str]:
         return [f"tokens: {path} was trained on {trained}, this run has {tokens}: it is unknown whether they are the same"]
     raise ConfigError(
         f"run.init_from: {path} was trained on the tokens {trained}, this run has {tokens}; use its tokenizer, "
-        f"data.tokenizer={trained.partition('-')[0]} data.tokenizer_file={run / 'tokenizer.json'}, or skip the embedding, "
-        "run.init_skip=[token]"
+        f"data.tokenizer={trained.partition('-')[0]} data.tokenizer_file={run / 'tokenizer.json'}, or skip the weights of "
+        f"tokens, run.init_skip=[{','.join(name.partition('.')[0] for name in weights)}]"
     )
 
 
@@ -131,6 +134,8 @@ def _settings(state: Mapping[str, Tensor], published: Mapping[str, Any], transpo
         "positions": "learned" if "wpe.weight" in state else None,
         "bias": "ln_f.bias" in state,
         "gelu": GELUS[published.get("activation_function", "gelu_new")] if transposed else "erf",
+        "parallel_residual": False,
+        "tied_embeddings": "lm_head.weight" not in state or _is_tied(state),
     }
     return {name: value for name, value in needed.items() if value is not None}
 
@@ -139,7 +144,7 @@ def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model:
     """Raise `ConfigError` if the settings of `model` differ from the settings `needed`. `rows`: number of rows of the embedding in the
     file; None if the embedding is skipped."""
     chosen: Any = config.model
-    own = dataclasses.asdict(model.size) | {name: getattr(chosen, name) for name in ("positions", "bias", "gelu")}
+    own = dataclasses.asdict(model.size) | {name: getattr(chosen, name) for name in KEYS}
     wrong = [f"model.{name}={str(value).lower()}" for name, value in needed.items() if own[name] != value]
     multiple = {rounded_up(model.vocabulary, 64): 64, model.vocabulary: 1}.get(rows or 0)
     if rows != len(model.token.weight) and multiple is not None:
@@ -157,10 +162,15 @@ def _renamed(state: Mapping[str, Tensor], transposed: bool) -> dict[str, Tensor]
     for name, tensor in state.items():
         if CAUSAL_MASK.fullmatch(name):
             continue
-        if name == "lm_head.weight" and tensor.shape == state["wte.weight"].shape and torch.equal(tensor, state["wte.weight"]):
+        if name == "lm_head.weight" and _is_tied(state):
             continue  # the tied head, stored a second time
         renamed[_new_name(name)] = tensor.t() if transposed and name.startswith("h.") and tensor.dim() == 2 else tensor
     return renamed
+
+
+def _is_tied(state: Mapping[str, Tensor]) -> bool:
+    """Return True if the output layer `lm_head` of GPT-2 is a copy of the embedding."""
+    return torch.equal(state["lm_head.weight"], state["wte.weight"])
 
 
 def _new_name(name: str) -> str:

@@ -3,6 +3,7 @@
 A text is read in pieces. Pieces are cut only where the tokenizer allows this (`Tokenizer.boundary`), so the ids of the pieces, joined, are
 the ids of the whole text. Pieces are collected into batches; a BPE encodes each batch on all cores."""
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from linnaeus.workloads.language.text_pieces import halves, recut
 from linnaeus.workloads.language.tokenizers import (
     BEFORE_WORD,
     PIECE_SIZE,
+    BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
     Tokenizer,
@@ -82,7 +84,7 @@ def _parts(corpus: Corpus, activity: str) -> Iterator[Part]:
 def write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, np.ndarray]:
     """Write the tokens of both splits to files in `folder`, as integers of `dtype`. Return for each split the numbers of documents,
     characters, bytes and tokens (`COUNTS`) of each source, int64 [sources, 4]. Raise `ConfigError` if the tokens of a piece have fewer or
-    more bytes than its text."""
+    more bytes than its text, and for a text that the tokenizer normalizes."""
     counts = {split: np.zeros((max(1, len(corpus.sources)), len(COUNTS)), np.int64) for split in SPLITS}
     lengths = tokenizer.byte_lengths()
     with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
@@ -90,8 +92,8 @@ def write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str)
         for batch in _batches(_parts(corpus, "tokenizing"), tokenizer):
             for (part, text, last), ids in zip(batch, _encoded(batch, tokenizer), strict=True):
                 size = len(text.encode())
-                if int(lengths[ids].sum()) != size:
-                    changed = f"{size} bytes of {part.file} became tokens of {int(lengths[ids].sum())} bytes"
+                changed = _change(tokenizer, part.file, text, int(lengths[ids].sum()))
+                if changed is not None:
                     raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} does not preserve the text: {changed}")
                 if last and part.end_marker:
                     assert tokenizer.end is not None
@@ -99,6 +101,14 @@ def write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str)
                 files[part.split].write(ids.astype(dtype).tobytes())
                 counts[part.split][part.source] += (last, len(text), size, len(ids))
     return counts
+
+
+def _change(tokenizer: Tokenizer, file: str, text: str, token_bytes: int) -> str | None:
+    """Return how the tokens of a text differ from it; None if they do not. `token_bytes`: number of bytes of the tokens."""
+    size = len(text.encode())
+    if isinstance(tokenizer, BPETokenizer) and tokenizer.normalizes and not unicodedata.is_normalized("NFC", text):
+        return f"{file} is not in the normal form NFC of Unicode; convert it"
+    return None if token_bytes == size else f"{size} bytes of {file} became tokens of {token_bytes} bytes"
 
 
 class Piece(NamedTuple):

@@ -20,11 +20,13 @@ from linnaeus.workloads.language.text_pieces import recut
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
 PIECE_SIZE = 1 << 16  # characters that a BPE encodes at once; one core encodes a piece
 MAX_GAPS = 16  # largest allowed ratio of ids to tokens; every id costs a row of the embedding
+NFC = {"type": "NFC"}  # the normalizer of GPT-NeoX; few texts are not in this normal form already
 ANYWHERE = re.compile("")
 NOWHERE = re.compile(r"(?!)")
 # The common pre-tokenizers of a byte-level BPE never merge across such a line break; that of GPT-4o merges line breaks and slashes.
 AFTER_LINE = re.compile(r"(?<=\S)\n(?=[^\s/])")
 BEFORE_WORD = re.compile(r"(?<=\S)\n(?=\S)|(?<=\S)(?= \S)")  # GPT-2's pre-tokenizer never merges across these
+UNCUT = re.compile(r"\S*|  +")  # an added token that no boundary cuts; those of GPT-NeoX are runs of spaces
 
 
 class Tokenizer(Protocol):
@@ -122,16 +124,18 @@ class ByteTokenizer:
 
 class BPETokenizer:
     """Byte-level BPE, built from the JSON of the `tokenizers` library. `kind` is bpe or gpt2. A string in a text that looks like the end
-    marker is encoded as ordinary text."""
+    marker is encoded as ordinary text. `normalizes`: True if a text is encoded in the normal form NFC of Unicode, as by GPT-NeoX; a text in
+    another form is then not restored by decoding."""
 
     def __init__(self, content: str, kind: str) -> None:
-        """Raise `ValueError` for a tokenizer that is not a byte-level BPE, that changes the text (a normalizer), or whose ids have large
-        gaps."""
+        """Raise `ValueError` for a tokenizer that is not a byte-level BPE, that changes the text (a normalizer other than NFC), or whose
+        ids have large gaps."""
         self.content, self.kind = content, kind
         self._bpe = tokenizers_library().Tokenizer.from_str(content)
         self._json = json.loads(self._bpe.to_str())
         _check_byte_level(self._json)
         self.boundary = _boundary(self._json)
+        self.normalizes = self._json["normalizer"] is not None
         self._bpe.encode_special_tokens = True
         self._bpe.no_truncation()
         self._bpe.no_padding()
@@ -170,7 +174,8 @@ class BPETokenizer:
         gives the same result as its tokenizer.json."""
         pre_tokenizer = {name: value for name, value in self._json["pre_tokenizer"].items() if name != "trim_offsets"}
         vocabulary = self._bpe.get_vocab(with_added_tokens=True)
-        return {"kind": self.kind, "vocabulary": vocabulary, "merges": self._json["model"]["merges"], "cut": pre_tokenizer}
+        found = {"kind": self.kind, "vocabulary": vocabulary, "merges": self._json["model"]["merges"], "cut": pre_tokenizer}
+        return found | ({"normalizer": self._json["normalizer"]} if self.normalizes else {})
 
 
 def _check_byte_level(content: dict[str, Any]) -> None:
@@ -181,14 +186,14 @@ def _check_byte_level(content: dict[str, Any]) -> None:
     for name in ("pre_tokenizer", "decoder"):
         if '"ByteLevel"' not in json.dumps(content[name]):
             raise ValueError(f"its {name} is not byte-level, so decoding would not restore the text")
-    if content["normalizer"] is not None:
+    if content["normalizer"] not in (None, NFC):
         raise ValueError("it has a normalizer, which changes the text")
 
 
 def _boundary(content: dict[str, Any]) -> re.Pattern[str]:
     """Return the pattern that matches where a text may be cut without changing its token ids. `content`: the JSON of a BPE tokenizer."""
     added = [token for token in content["added_tokens"] if not token["special"]]  # a special token in a text is encoded as text
-    if any(token["lstrip"] or token["rstrip"] or re.search(r"\s", token["content"]) for token in added):
+    if any(token["lstrip"] or token["rstrip"] or not UNCUT.fullmatch(token["content"]) for token in added):
         return NOWHERE
     pre_tokenizer = content["pre_tokenizer"]
     if pre_tokenizer["type"] != "ByteLevel":

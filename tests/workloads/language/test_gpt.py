@@ -17,7 +17,7 @@ from linnaeus.workloads.language.model.causal_attention import rotary_table
 from linnaeus.workloads.language.model.gpt import GPT, build_gpt
 from tests.covering import every_choice
 
-DEFAULTS = GPTConfig("gpt", "gpt_nano", None, None, None, "learned", None, False, 0.0, 1, [], None, "erf")
+DEFAULTS = GPTConfig("gpt", "gpt_nano", None, None, None, "learned", None, 1.0, False, False, 0.0, 1, True, [], None, "erf")
 VOCABULARY, BLOCK = 37, 24
 NAMES = ["calm", "quick", "wide", "odd", "deep"]
 VARIANTS = {
@@ -26,6 +26,8 @@ VARIANTS = {
     for positions in ("learned", "rotary")
     for bias in (False, True)
 }
+NEOX = {"positions": "rotary", "rotary_fraction": 0.25, "parallel_residual": True, "tied_embeddings": False}
+VARIANTS |= {"neox": NEOX | {"bias": True, "dimensions": []}, "neox-dimensions": NEOX | {"bias": False, "dimensions": NAMES}}
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 
 
@@ -68,6 +70,7 @@ def unbuilt(vocabulary, block, **changes):
         ({"size": "gpt2_large", "bias": True}, 50257, 1024, 774_030_080),
         ({"size": "gpt2_xl", "bias": True}, 50257, 1024, 1_557_611_200),
         ({"size": "gpt2", "vocabulary_multiple": 64}, 50257, 1024, 124_337_664 + 47 * 768),  # 50,304 rows
+        ({"size": "gpt2", **NEOX, "bias": True}, 50304, 2048, 162_322_944),  # as Pythia-160m is published
         ({"size": "gpt_micro", "dimensions": list("abcdefgh")}, 65, 64, 804_096 + 3 * (128 + 8 * 128 + 2 * 128 * 8 * 16)),
         ({"size": "gpt_micro", "dimensions": ["a"], "adapter_width": 5, "layers": 3}, 65, 64, 607_232 + 3 * (128 + 128 + 2 * 128 * 5)),
         ({"size": "gpt_nano", "dimensions": ["a", "b"], "bias": True}, 5, 3, 85_296 + 3 * (2 * 48 + 2 * 49 + 12 * 49 + 48 * 13)),
@@ -83,6 +86,8 @@ def test_golden_flops():
     rotary = unbuilt(50257, 1024, size="gpt2", positions="rotary")
     assert rotary.flops_per_token(1024) * 1024 == 875_062_886_400, "positions are looked up, not multiplied"
     assert rotary.flops_per_token(512) == rotary.flops_per_token(1024) - 12 * 12 * 768 * 512
+    untied = unbuilt(50257, 1024, size="gpt2", positions="rotary", tied_embeddings=False)
+    assert untied.flops_per_token(1024) == rotary.flops_per_token(1024), "so are tokens, but not by the head"
     small, more = unbuilt(65, 64, size="gpt_micro"), unbuilt(65, 64, size="gpt_micro", dimensions=["a", "b"])
     assert more.flops_per_token(64) - small.flops_per_token(64) == 6 * 3 * (128 + 2 * 128 + 2 * 128 * 32), "adapters run on every token"
 
@@ -152,15 +157,16 @@ def slow_logits(model, tokens, strengths=()):
     def turned(x):
         if model.position is not None:
             return x
-        angle = torch.arange(len(x))[:, None] * 10000.0 ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
-        first, second = x.chunk(2, 1)
-        return torch.cat([first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()], 1)
+        some = int(width * model.rotary_fraction)
+        angle = torch.arange(len(x))[:, None] * 10000.0 ** (-2 * torch.arange(some // 2, dtype=torch.float64) / some)
+        first, second, rest = x[:, : some // 2], x[:, some // 2 : some], x[:, some:]
+        return torch.cat([first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos(), rest], 1)
 
     stream = weights["token.weight"][tokens]
     if model.position is not None:
         stream = stream + weights["position.weight"][: len(tokens)]
     for layer in range(model.size.layers):
-        at = f"blocks.{layer}."
+        at, start = f"blocks.{layer}.", stream
         parts = linear(norm(stream, at + "norm1"), at + "attention.query_key_value").chunk(3, 1)
         answers = [
             (turned(query) @ turned(key).T / math.sqrt(width) + later).softmax(1) @ value
@@ -168,13 +174,14 @@ def slow_logits(model, tokens, strengths=()):
         ]
         stream = stream + linear(torch.cat(answers, 1), at + "attention.output")
         if layer >= model.size.layers // 4 and strengths:
-            y = norm(stream, at + "dimensions.norm")
+            y = norm(start if model.parallel_residual else stream, at + "dimensions.norm")
             gates = 1 / (1 + torch.exp(-linear(y, at + "dimensions.gate")))
             inner = gelu(linear(y, at + "dimensions.down")).chunk(len(strengths), 1)
             scaled = [strength * gates[:, d : d + 1] * inner[d] for d, strength in enumerate(strengths)]
             stream = stream + linear(torch.cat(scaled, 1), at + "dimensions.up")
-        stream = stream + linear(gelu(linear(norm(stream, at + "norm2"), at + "perceptron.up")), at + "perceptron.down")
-    return norm(stream, "norm") @ weights["token.weight"].T
+        y = norm(start if model.parallel_residual else stream, at + "norm2")
+        stream = stream + linear(gelu(linear(y, at + "perceptron.up")), at + "perceptron.down")
+    return norm(stream, "norm") @ weights.get("head.weight", weights["token.weight"]).T
 
 
 @every_variant
@@ -182,7 +189,7 @@ def test_the_model_equals_a_slow_reference(variant):
     """Each row has its own weights of the dimensions, one of them 0: the reference adds nothing for that one."""
     model, tokens = shaken(**variant).double(), some_tokens(2, 7)
     if model.rotary is not None:
-        model.rotary.copy_(rotary_table(BLOCK, 16, 10000.0))
+        model.rotary.copy_(rotary_table(BLOCK, model.rotary_channels, 10000.0))
     batch, strengths = {"input": tokens}, [(), ()]
     if variant["dimensions"]:
         batch["dimensions"] = some_weights(2, dtype=torch.float64) * torch.tensor([1, 1, 0, 1, 1])
@@ -266,7 +273,10 @@ def test_every_parameter_gets_a_gradient(variant):
     ("changes", "message"),
     [
         ({"heads": 5}, "model.heads is 5, which does not divide the width 48; set model.width=50"),
-        ({"width": 3, "positions": "rotary"}, "model.positions=rotary needs an even number of channels per head, not 1"),
+        ({"width": 3, "positions": "rotary"}, "model.positions=rotary needs an even number of rotated channels per head, not 1 of 1"),
+        ({"positions": "rotary", "rotary_fraction": 0.2}, "not 3 of 16; change model.heads, width or rotary_fraction"),
+        ({"positions": "rotary", "rotary_fraction": 0.1}, "not 1 of 16"),
+        ({"rotary_fraction": 0.5}, "model.rotary_fraction=0.5 has no effect with model.positions=learned; use 1 or rotary"),
         ({"rotary_base": 500.0}, "model.rotary_base=500 has no effect with model.positions=learned"),
         ({"dimensions": ["a", "b", "a"]}, "model.dimensions has a twice"),
         ({"dimensions": ["a", "b c"]}, "model.dimensions has 'b c'; a name must be letters"),

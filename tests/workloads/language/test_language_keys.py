@@ -55,6 +55,7 @@ TABLE = {
     "data.tokenizer_file@tokens": Case("data.tokenizer_file=FOLDER/gpt2.json", REFUSED, TOKENS),
     "data.vocabulary@tokens": Case("data.vocabulary=200", model, TOKENS),
     "model.rotary_base": Case("model.rotary_base=50", model, f"{ONE} model.positions=rotary"),
+    "model.rotary_fraction": Case("model.rotary_fraction=0.5", model, f"{ONE} model.positions=rotary"),
     "model.dimensions": Case("model.dimensions=[calm,wide]", model, ONE),
     "model.adapter_width": Case("model.adapter_width=5", model, f"{ONE} model.dimensions=[calm]"),
     **{
@@ -70,7 +71,7 @@ TABLE = {
         f"model.{key}": Case(f"model.{key}={value}", model, ONE)
         for key, value in {
             **{"size": "gpt_micro", "layers": "1", "heads": "2", "width": "24", "positions": "rotary", "bias": "true", "dropout": "0.5"},
-            **{"vocabulary_multiple": "64", "gelu": "tanh"},
+            **{"vocabulary_multiple": "64", "gelu": "tanh", "parallel_residual": "true", "tied_embeddings": "false"},
         }.items()
     },
 }

@@ -67,7 +67,7 @@ def gpt2_scores(state: dict[str, torch.Tensor], tokens: list[int], gelu: Any) ->
             heads.append(share / share.sum(-1, keepdims=True) @ value)
         x = x + layer(np.concatenate(heads, -1), f"h.{i}.attn.c_proj")
         x = x + layer(gelu(layer(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")), f"h.{i}.mlp.c_proj")
-    return norm(x, "ln_f") @ w["wte.weight"].T
+    return norm(x, "ln_f") @ w.get("lm_head.weight", w["wte.weight"]).T
 
 
 def by_tanh(x: np.ndarray) -> np.ndarray:
@@ -138,8 +138,10 @@ def test_a_single_file_with_other_prefixes_is_read(folder: Path) -> None:
     assert any("number of heads" in note for note in weights.notes)
     named["lm_head.weight"] = named["lm_head.weight"] + 1
     save_file(named, folder / "alone" / "untied.safetensors")
-    with pytest.raises(ConfigError, match=r"lm_head\.weight"):
+    with pytest.raises(ConfigError, match=r"set model\.tied_embeddings=false$"):
         prepared(folder, folder / "alone" / "untied.safetensors")
+    found = scores_of(folder, folder / "alone" / "untied.safetensors", TEXT, "model.tied_embeddings=false")
+    assert np.abs(found - gpt2_scores(state | {"lm_head.weight": named["lm_head.weight"]}, TEXT, by_tanh)).max() < 1e-10
 
 
 def shard(folder: Path, state: dict[str, torch.Tensor]) -> Path:
@@ -206,9 +208,11 @@ def test_the_first_of_more_positions_are_used(folder: Path) -> None:
 def test_settings_that_differ_are_listed_in_one_line(folder: Path) -> None:
     path = publish(folder, published())
     others = "model.layers=1 model.heads=2 model.width=16 model.bias=false model.gelu=erf model.positions=rotary"
+    others += " model.parallel_residual=true model.tied_embeddings=false"
     with pytest.raises(ConfigError) as caught:
         prepared(folder, path, *others.split())
     settings = "model.layers=2 model.heads=3 model.width=12 model.positions=learned model.bias=true model.gelu=tanh"
+    settings += " model.parallel_residual=false model.tied_embeddings=true"
     assert str(caught.value).endswith(f"with other settings; set {settings}")
     with pytest.raises(ConfigError, match=r"set model\.vocabulary_multiple=1$"):
         prepared(folder, path, "model.vocabulary_multiple=64")

@@ -5,7 +5,8 @@ queries, keys and values of the new tokens in place of its own attention. Any ot
 position may depend on that position and earlier ones only, and on tokens of earlier calls only through `attend`.
 
 Rotary positions (Su et al. 2021, "RoFormer") rotate queries and keys by angles proportional to their position, so that their product
-depends on their distance only. A head of width D has D / 2 planes; plane i rotates by base^(-2i / D) per token.
+depends on their distance only. D rotated channels have D / 2 planes; plane i rotates by base^(-2i / D) per token. The other channels of a
+head, if there are any, do not depend on positions.
 """
 
 from collections.abc import Callable
@@ -20,19 +21,20 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys and values 
 ROTARY_BASE = 10_000.0  # the slowest plane makes a full turn in about 60,000 tokens
 
 
-def rotary_table(length: int, head_width: int, base: float) -> Tensor:
-    """Return the cosines and sines of the rotation angles at positions 0 to `length` - 1, float64 [2, length, head_width / 2]."""
-    frequency = base ** -(torch.arange(0, head_width, 2, dtype=torch.float64, device="cpu") / head_width)
+def rotary_table(length: int, channels: int, base: float) -> Tensor:
+    """Return the cosines and sines of the rotation angles at positions 0 to `length` - 1, float64 [2, length, channels / 2]."""
+    frequency = base ** -(torch.arange(0, channels, 2, dtype=torch.float64, device="cpu") / channels)
     angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * frequency
     return torch.stack([angle.cos(), angle.sin()])
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Return x [B, H, T, D] with its channel pairs (i, i + D / 2) rotated by the angles of `table`. `table`: [2, T, D / 2], or [2, B, 1, T,
-    D / 2] if each row has its own positions."""
+    """Return x [B, H, T, head width] with the pairs (i, i + D / 2) of its first D channels rotated by the angles of `table`.
+
+    `table`: [2, T, D / 2], or [2, B, 1, T, D / 2] if each row has its own positions."""
     cos, sin = table[0], table[1]
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
+    a, b, *others = x.split(table.shape[-1], dim=-1)  # `others` are not rotated
+    return torch.cat([a * cos - b * sin, a * sin + b * cos, *others], dim=-1).to(x.dtype)
 
 
 class CausalAttention(nn.Module):
@@ -74,10 +76,14 @@ class Perceptron(nn.Module):
 
 class Block(nn.Module):
     """Transformer block: x + attention(norm(x)), then x + dimensions(x) if the block has dimensions (named adapters, `dimensions.py`), then
-    x + perceptron(norm(x))."""
+    x + perceptron(norm(x)). If `parallel` is True, all of them read the input of the block: x + attention(norm(x)) + dimensions(x) +
+    perceptron(norm(x))."""
 
-    def __init__(self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None, approximate: str) -> None:
+    def __init__(
+        self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None, approximate: str, parallel: bool
+    ) -> None:
         super().__init__()
+        self.parallel = parallel
         self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
         self.attention = CausalAttention(width, heads, bias, dropout)
         self.dimensions = dimensions
@@ -88,8 +94,9 @@ class Block(nn.Module):
         """Return the residual stream [B, T, width] after the block. `rotary` and `attend`: as in `CausalAttention.forward`.
 
         `weights`: weights of the dimensions (named adapters), [B, D], or [D] for all samples; None without dimensions."""
+        start = x
         x = x + self.dropout(self.attention(self.norm1(x), rotary, attend))
         if self.dimensions is not None:
             assert weights is not None
-            x = x + self.dropout(self.dimensions(x, weights))
-        return x + self.dropout(self.perceptron(self.norm2(x)))
+            x = x + self.dropout(self.dimensions(start if self.parallel else x, weights))
+        return x + self.dropout(self.perceptron(self.norm2(start if self.parallel else x)))

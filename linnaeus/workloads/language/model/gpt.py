@@ -1,11 +1,12 @@
 """`gpt`: a decoder that predicts the next token at each position.
 
-    tokens -> embedding (+ learned positions) -> dropout -> blocks -> norm -> logits by the embedding's weights (tied head)
+    tokens -> embedding (+ learned positions) -> dropout -> blocks -> norm -> logits by the embedding's weights, or by a head of its own
 
 `blocks` is a list of modules that map the residual stream [B, T, width] to the residual stream; code that adds layers may extend the list
-or replace its entries. Architecture and initialisation are those of GPT-2 (Radford et al. 2019): weights from N(0, 0.02), and from N(0,
-0.02 / sqrt(2 layers)) for the matrices of a block that write to the residual stream. `model.dimensions` adds the adapters of
-`dimensions.py` to all blocks but the lowest quarter.
+or replace its entries. By default, architecture and initialisation are those of GPT-2 (Radford et al. 2019). With `model.positions=rotary`,
+`rotary_fraction`, `parallel_residual` and `tied_embeddings=false` the architecture is that of GPT-NeoX (Black et al. 2022). Initial weights
+are from N(0, 0.02), and from N(0, 0.02 / sqrt(2 layers)) for the matrices of a block that write to the residual stream. `model.dimensions`
+adds the adapters of `dimensions.py` to all blocks but the lowest quarter.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ MASKABLE = tuple(
 
 
 class GPT(SeededModel):
-    """A decoder in the architecture of GPT-2.
+    """A decoder in the architecture of GPT-2 or GPT-NeoX.
 
     `model(batch)` reads `input`, int64 [B, T] with T up to `block`. Without `target` in the batch it returns `logits` [B, T, rows of the
     embedding]. With `target`, int64 [B, T], -1 where missing, it returns:
@@ -47,7 +48,7 @@ class GPT(SeededModel):
     The dimensions (named adapters, `dimensions.py`) have weights: the entry `dimensions` of the batch, float32 [B, D], or else the weights
     of `set_dimension_weights`. Before `set_dimension_weights` is called, all weights are equal."""
 
-    rotary: Tensor | None  # rotary table [2, block, head width / 2]; None: learned positions
+    rotary: Tensor | None  # rotary table [2, block, rotated channels / 2]; None: learned positions
     dimension_weights: Tensor | None  # [D], for batches without weights: those of the run's last update; None without dimensions
 
     def __init__(self, config: GPTConfig, vocabulary: int, block: int) -> None:
@@ -55,25 +56,30 @@ class GPT(SeededModel):
         longest context in tokens. Raise `ConfigError` for impossible settings."""
         super().__init__()
         self.size, self.vocabulary, self.block = _size(config), vocabulary, block
-        self.rotary_base = _rotary_base(config, self.size.width // self.size.heads)
+        self.rotary_base, self.rotary_fraction = _rotary_base(config), config.rotary_fraction
+        self.rotary_channels = 0 if self.rotary_base is None else _rotary_channels(config, self.size.width // self.size.heads)
+        self.parallel_residual = config.parallel_residual
         width, self.dimensions = self.size.width, tuple(config.dimensions)
-        self.token = _embedding(rounded_up(vocabulary, config.vocabulary_multiple), width)
+        rows = rounded_up(vocabulary, config.vocabulary_multiple)
+        self.token = _embedding(rows, width)
         self.position = _embedding(block, width) if self.rotary_base is None else None
         self.register_buffer("rotary", None if self.rotary_base is None else self._rotary_table(), persistent=False)
         self.register_buffer("dimension_weights", torch.empty(len(self.dimensions)) if self.dimensions else None, persistent=False)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(self._block(number, config) for number in range(self.size.layers))
         self.norm = nn.LayerNorm(width, bias=config.bias)
+        self.head = None if config.tied_embeddings else nn.Linear(width, rows, bias=False)
 
     def _block(self, number: int, config: GPTConfig) -> Block:
         width, narrow, dimensions = self.size.width, adapter_width(config, self.size.width), None
         if self.dimensions and number >= self.size.layers // 4:
             dimensions = Dimensions(width, len(self.dimensions), narrow, config.bias)
-        return Block(width, self.size.heads, config.bias, config.dropout, dimensions, APPROXIMATE[config.gelu])
+        gelu = APPROXIMATE[config.gelu]
+        return Block(width, self.size.heads, config.bias, config.dropout, dimensions, gelu, config.parallel_residual)
 
     def _rotary_table(self) -> Tensor:
         assert self.rotary_base is not None
-        return rotary_table(self.block, self.size.width // self.size.heads, self.rotary_base).float()
+        return rotary_table(self.block, self.rotary_channels, self.rotary_base).float()
 
     def init_weights(self) -> None:
         """Initialise every parameter and buffer, with torch's default generator."""
@@ -133,7 +139,7 @@ class GPT(SeededModel):
 
     def logits(self, features: Tensor) -> Tensor:
         """Return logits [..., rows of the embedding] from `features` [..., width]. Some last rows may only pad the embedding."""
-        return F.linear(features, self.token.weight)
+        return F.linear(features, self.token.weight if self.head is None else self.head.weight)
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the final norm, after the last block."""
@@ -150,18 +156,20 @@ class GPT(SeededModel):
 
     def maskable_parameters(self) -> list[str]:
         """Return the names of the matrices that may start sparse and become denser (`growth=linear`): the matrices of attention, perceptron
-        and adapters. Embedding, positions and gates are excluded, because one of their weights affects a whole token, position or
-        dimension."""
+        and adapters. Embedding, head, positions and gates are excluded, because one of their weights affects a whole token, position
+        or dimension."""
         return [name for name, _ in self.named_parameters() if name.endswith(MASKABLE)]
 
     def flops_per_token(self, length: int) -> int:
         """Return the floating-point operations of forward and backward for one token in a context of `length`: 6 N + 12 L H Q T.
 
-        N is the number of parameters without learned positions, T is `length`. The model has L layers with H heads of width Q. 6 stands for
-        a multiplication and an addition, once in forward and twice in backward. (Chowdhery et al. 2022, "PaLM", appendix B; the half of the
-        attention that causality makes unnecessary is not deducted.)"""
+        N is the number of parameters without those that are only looked up (learned positions, an embedding that is not the head too), T is
+        `length`. The model has L layers with H heads of width Q. 6 stands for a multiplication and an addition, once in forward and twice
+        in backward. (Chowdhery et al. 2022, "PaLM", appendix B; the half of the attention that causality makes unnecessary is not
+        deducted.)"""
         weights = sum(parameter.numel() for parameter in self.parameters())
         weights -= self.position.weight.numel() if self.position is not None else 0
+        weights -= self.token.weight.numel() if self.head is not None else 0
         return 6 * weights + 12 * self.size.layers * self.size.width * length
 
     def flops_per_sample(self) -> int:
@@ -201,15 +209,24 @@ def _embedding(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
-def _rotary_base(config: GPTConfig, head_width: int) -> float | None:
-    """Return the base of the rotary angles; None for learned positions. Raise `ConfigError` for `model.rotary_base` with learned positions,
-    where it has no effect, and for heads of odd width."""
-    if config.positions == "learned":
-        if config.rotary_base is not None:
-            raise ConfigError(f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null or rotary")
-        return None
-    if head_width % 2:
+def _rotary_base(config: GPTConfig) -> float | None:
+    """Return the base of the rotary angles; None for learned positions. Raise `ConfigError` for a rotary setting with learned positions,
+    where it has no effect."""
+    if config.positions == "rotary":
+        return ROTARY_BASE if config.rotary_base is None else config.rotary_base
+    if config.rotary_base is not None:
+        raise ConfigError(f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null or rotary")
+    if config.rotary_fraction != 1:
+        raise ConfigError(f"model.rotary_fraction={config.rotary_fraction:g} has no effect with model.positions=learned; use 1 or rotary")
+    return None
+
+
+def _rotary_channels(config: GPTConfig, head_width: int) -> int:
+    """Return the number of channels of a head that are rotated. Raise `ConfigError` if it is not an even number from 2 on."""
+    channels = int(head_width * config.rotary_fraction)
+    if channels < 2 or channels % 2:
         raise ConfigError(
-            f"model.positions=rotary needs an even number of channels per head, not {head_width}; change model.heads or width"
+            f"model.positions=rotary needs an even number of rotated channels per head, not {channels} of {head_width}; change "
+            "model.heads, width or rotary_fraction"
         )
-    return ROTARY_BASE if config.rotary_base is None else config.rotary_base
+    return channels

@@ -102,7 +102,7 @@ def _check_tokens(model: LanguageModel, tokenizer: Any, tokens: list[int]) -> in
 
     Return the number of characters of the text. Raise `ConfigError` if the tokenizers encode the text to different tokens, if transformers
     decodes its tokens to another text, or if the end tokens differ."""
-    text = model.tokenizer.decode(tokens)
+    text = model.tokenizer.decode(model.encode(model.tokenizer.decode(tokens)).tolist())  # normalized, if the tokenizer normalizes texts
     own, theirs = model.encode(text).tolist(), tokenizer(text, add_special_tokens=False)["input_ids"]
     if own != theirs or tokenizer.decode(theirs) != text or tokenizer.eos_token_id != model.tokenizer.end:
         raise ConfigError("OUT: the tokenizer of transformers gives other tokens, or another text; nothing was written")

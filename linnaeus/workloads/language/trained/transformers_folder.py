@@ -24,22 +24,20 @@ from linnaeus.workloads.trained_models import own_file, own_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MOST_POSITIONS = 2**20
-ROTARY_BASE = 10_000.0  # of a GPT-NeoX whose config.json has none
+ROTARY_BASE, ROTARY_FRACTION = 10_000.0, 0.25  # of a GPT-NeoX whose config.json has none
 # key of config.json -> (value if the key is missing, value that `model=gpt` has)
 FIXED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
     "gpt2": {
         "layer_norm_epsilon": (1e-5, 1e-5),
         "scale_attn_weights": (True, True),
         "scale_attn_by_inverse_layer_idx": (False, False),
-        "tie_word_embeddings": (True, True),
     },
-    "gpt_neox": {
-        "layer_norm_eps": (1e-5, 1e-5),
-        "use_parallel_residual": (True, False),
-        "tie_word_embeddings": (False, True),
-        "rotary_pct": (0.25, 1.0),
-        "rope_type": ("default", "default"),
-    },
+    "gpt_neox": {"layer_norm_eps": (1e-5, 1e-5), "rope_type": ("default", "default")},
+}
+# key of config.json that is true or false -> (setting of the group `model`, value if the key is missing)
+SWITCHES: Mapping[str, Mapping[str, tuple[str, bool]]] = {
+    "gpt2": {"tie_word_embeddings": ("tied_embeddings", True)},
+    "gpt_neox": {"tie_word_embeddings": ("tied_embeddings", False), "use_parallel_residual": ("parallel_residual", True)},
 }
 # Keys of config.json: (activation function, its value if the key is missing), (layers, heads, width, positions).
 KEYS = {
@@ -74,7 +72,7 @@ def read_transformers_folder(folder: Path) -> Published:
         raise ConfigError(f"MODEL: {folder} has neither {WEIGHTS} nor {INDEX}; download or export it again")
     settings = _settings(folder, name, content)
     weights = read_initial_weights(str(folder), "MODEL")
-    state = from_layout(weights.state, name, settings["heads"])
+    state = from_layout(weights.state, name, settings["heads"], settings["tied_embeddings"])
     tokenizer = read_library_tokenizer(folder)
     embedding = state.get("token.weight")
     if embedding is None or embedding.dim() != 2 or len(embedding) < tokenizer.size:
@@ -128,8 +126,16 @@ def _settings(folder: Path, name: str, content: Mapping[str, Any]) -> dict[str, 
     if bad is not None:
         raise ConfigError(f"MODEL: {folder / CONFIG} has {bad}={quoted(merged.get(bad))}; it must be an integer from 1 on")
     layers, heads, width, block = numbers
-    found = {"layers": layers, "heads": heads, "width": width, "block": block, "gelu": GELUS[gelu], "dropout": 0.0}
-    rotary = None if name == "gpt2" else merged.get("rotary_emb_base", ROTARY_BASE)
-    if rotary is not None and not (isinstance(rotary, int | float) and rotary > 1):
-        raise ConfigError(f"MODEL: {folder / CONFIG} has rotary_emb_base={quoted(rotary)}; it must be a number above 1")
-    return found | {"positions": "learned" if rotary is None else "rotary", "rotary_base": rotary}
+    found: dict[str, Any] = {"layers": layers, "heads": heads, "width": width, "block": block, "gelu": GELUS[gelu], "dropout": 0.0}
+    for key, (setting, default) in SWITCHES[name].items():
+        found[setting] = merged.get(key, default)
+        if not isinstance(found[setting], bool):
+            raise ConfigError(f"MODEL: {folder / CONFIG} has {key}={quoted(merged[key])}; it must be true or false")
+    if name == "gpt2":
+        return found | {"positions": "learned", "rotary_base": None, "rotary_fraction": 1.0, "parallel_residual": False}
+    base, fraction = merged.get("rotary_emb_base", ROTARY_BASE), merged.get("rotary_pct", ROTARY_FRACTION)
+    if not (isinstance(base, int | float) and base > 1):
+        raise ConfigError(f"MODEL: {folder / CONFIG} has rotary_emb_base={quoted(base)}; it must be a number above 1")
+    if not (type(fraction) in (int, float) and 0 < fraction <= 1):
+        raise ConfigError(f"MODEL: {folder / CONFIG} has rotary_pct={quoted(fraction)}; it must be a number above 0 and at most 1")
+    return found | {"positions": "rotary", "rotary_base": base, "rotary_fraction": float(fraction)}

@@ -2,10 +2,11 @@
 rotary ones.
 
     GPT-2       matrices of blocks are [inputs, outputs]; every layer has biases
-    GPT-NeoX    rows of query, key and value are grouped by head; every layer has biases; attention and perceptron are sequential,
-                all channels of a head are rotated, and the output layer shares the weights of the embedding
+    GPT-NeoX    rows of query, key and value are grouped by head; every layer has biases; attention and perceptron may be parallel, and a
+                fraction of the channels of a head may be rotated
 
-A model without biases is written with biases of 0. A model whose biases are all 0 is read as one without biases.
+In both, the output layer may share the weights of the embedding. A model without biases is written with biases of 0. A model whose biases
+are all 0 is read as one without biases.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.model.gpt import GPT
-from linnaeus.workloads.language.pretrained import CAUSAL_MASK, NAMES
+from linnaeus.workloads.language.pretrained import CAUSAL_MASK, EMBEDDING, HEAD, NAMES
 
 QUERY_KEY_VALUE = "attention.query_key_value"
 ACTIVATIONS = {"tanh": "gelu_pytorch_tanh", "none": "gelu"}  # `approximate` of F.gelu -> name in config.json
 
 
 class Layout(NamedTuple):
-    """Names of weights in a layout of transformers. `prefix`: text before all names. `blocks`: name of the list of blocks. `parts`: name of
-    a module in `model/gpt.py` -> its name in the layout."""
+    """Names of weights in a layout of transformers. `prefix`: text before all names but that of the output layer. `blocks`:
+    name of the list of blocks. `parts`: name of a module in `model/gpt.py` -> its name in the layout."""
 
     prefix: str
     blocks: str
@@ -39,7 +40,7 @@ class Layout(NamedTuple):
         found = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(\w+)", own)
         assert found is not None
         block = "" if found[1] is None else f"{self.blocks}.{found[1]}."
-        return f"{self.prefix}{block}{self.parts[found[2]]}.{found[3]}"
+        return f"{'' if own == HEAD else self.prefix}{block}{self.parts[found[2]]}.{found[3]}"
 
 
 LAYOUTS = {
@@ -56,6 +57,7 @@ LAYOUTS = {
             "norm2": "post_attention_layernorm",
             "perceptron.up": "mlp.dense_h_to_4h",
             "perceptron.down": "mlp.dense_4h_to_h",
+            "head": "embed_out",
         },
     ),
 }
@@ -68,6 +70,11 @@ def layout_of(network: GPT) -> str:
         raise ConfigError(
             f"the model has dimensions (model.dimensions=[{','.join(network.dimensions)}]), which no architecture of transformers has; "
             "train it without them to export it"
+        )
+    if network.position is not None and network.parallel_residual:
+        raise ConfigError(
+            "the model has model.positions=learned and model.parallel_residual=true, which no architecture of transformers has together; "
+            "train it with model.positions=rotary to export it"
         )
     return "gpt_neox" if network.position is None else "gpt2"
 
@@ -89,26 +96,26 @@ def _with_biases(network: GPT) -> dict[str, Tensor]:
     """Return the weights of a network, adding a bias of 0 to every layer without one."""
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     layers = [
-        name.removesuffix(".weight") for name in state if name.endswith(".weight") and name not in ("token.weight", "position.weight")
+        name.removesuffix(".weight") for name in state if name.endswith(".weight") and name not in (EMBEDDING, "position.weight", HEAD)
     ]
     missing = {f"{layer}.bias": len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.bias" not in state}
     return state | {name: torch.zeros(size, dtype=network.token.weight.dtype) for name, size in missing.items()}
 
 
-def from_layout(state: Mapping[str, Tensor], name: str, heads: int) -> dict[str, Tensor]:
+def from_layout(state: Mapping[str, Tensor], name: str, heads: int, tied: bool) -> dict[str, Tensor]:
     """Return weights of the layout `name` under the names of `model/gpt.py`. Keep a name that is not in the layout; loading refuses it
     later.
 
-    Leave out buffers and a second copy of the embedding. Leave out the biases if all of them are 0."""
+    Leave out buffers. If `tied` is True, leave out an output layer that is a copy of the embedding. Leave out the biases if all of them are
+    0."""
     layout = LAYOUTS[name]
     own_names = {theirs: own for own, theirs in layout.parts.items()}
-    head = "lm_head.weight" if name == "gpt2" else "embed_out.weight"
-    embedding = layout.parts["token"] + ".weight"
+    head, embedding = (f"{layout.parts[own]}.weight" for own in ("head", "token"))
     plain = {key.removeprefix(layout.prefix): tensor for key, tensor in state.items()}
     found: dict[str, Tensor] = {}
     for key, tensor in plain.items():
-        tied = key == head and embedding in plain and torch.equal(tensor, plain[embedding])
-        if tied or CAUSAL_MASK.fullmatch(key) or IGNORED_NAMES.fullmatch(key):
+        copied = tied and key == head and embedding in plain and torch.equal(tensor, plain[embedding])
+        if copied or CAUSAL_MASK.fullmatch(key) or IGNORED_NAMES.fullmatch(key):
             continue
         match = re.fullmatch(rf"(?:{layout.blocks}\.(\d+)\.)?(.+)\.(\w+)", key)
         if match is None or match[2] not in own_names:
@@ -134,7 +141,7 @@ def configuration(network: GPT, end: int | None) -> dict[str, Any]:
         "vocab_size": len(network.token.weight),
         "bos_token_id": end,
         "eos_token_id": end,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": network.head is None,
         "torch_dtype": str(network.token.weight.dtype).removeprefix("torch."),
     }
     if name == "gpt2":
@@ -161,9 +168,9 @@ def configuration(network: GPT, end: int | None) -> dict[str, Any]:
         "hidden_dropout": dropout,
         "attention_dropout": dropout,
         "attention_bias": True,
-        "use_parallel_residual": False,
+        "use_parallel_residual": network.parallel_residual,
         "layer_norm_eps": 1e-5,
-        "rotary_pct": 1.0,
+        "rotary_pct": network.rotary_fraction,
         "rotary_emb_base": network.rotary_base,
-        "rope_parameters": {"rope_type": "default", "rope_theta": network.rotary_base, "partial_rotary_factor": 1.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": network.rotary_base, "partial_rotary_factor": network.rotary_fraction},
     }

@@ -32,6 +32,8 @@ pytest.importorskip("tokenizers")
 MODEL = ["workload=language", f"model.layers={test_pretrained.LAYERS}", f"model.heads={test_pretrained.HEADS}", "model.width=12"]
 BLOCK = 10
 LEARNED, ROTARY = ["model.positions=learned"], ["model.positions=rotary", "model.rotary_base=100"]
+PARALLEL, UNTIED = [*ROTARY, "model.rotary_fraction=0.5", "model.parallel_residual=true"], ["model.tied_embeddings=false"]
+LAYOUTS = {"learned": LEARNED, "learned, untied": LEARNED + UNTIED, "rotary": ROTARY, "parallel": PARALLEL, "Pythia": PARALLEL + UNTIED}
 TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
     "character": lambda: CharacterTokenizer(ALPHABET, False),
     "characters with an end": lambda: CharacterTokenizer(ALPHABET, True),
@@ -63,16 +65,14 @@ def without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def neox_scores(config: dict[str, Any], state: dict[str, torch.Tensor], tokens: list[int]) -> np.ndarray:
-    """Return the logits [T, V] of a sequential GPT-NeoX with all channels rotated (Black et al. 2022), in numpy float64."""
+    """Return the logits [T, V] of a GPT-NeoX (Black et al. 2022), in numpy float64."""
     w = {name: tensor.double().numpy() for name, tensor in state.items()}
     heads, time = config["num_attention_heads"], np.arange(len(tokens))
     width = config["hidden_size"] // heads
-    rope = config["rope_parameters"]
-    assert (
-        rope["partial_rotary_factor"] == config["rotary_pct"] == 1 and not config["use_parallel_residual"] and config["tie_word_embeddings"]
-    )
-    angle = time[:, None] / rope["rope_theta"] ** (np.arange(0, width, 2) / width)
-    turn = np.exp(1j * angle)
+    rope = config.get("rope_parameters") or {"rope_theta": config["rotary_emb_base"], "partial_rotary_factor": config["rotary_pct"]}
+    assert config.get("rotary_pct", rope["partial_rotary_factor"]) == rope["partial_rotary_factor"], "both forms of the key agree"
+    turned = int(width * rope["partial_rotary_factor"])
+    turn = np.exp(1j * time[:, None] / rope["rope_theta"] ** (np.arange(0, turned, 2) / turned))
 
     def layer(x: np.ndarray, name: str) -> np.ndarray:
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
@@ -82,8 +82,8 @@ def neox_scores(config: dict[str, Any], state: dict[str, torch.Tensor], tokens: 
         return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config["layer_norm_eps"]) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     def rotated(x: np.ndarray) -> np.ndarray:
-        turned = (x[:, : width // 2] + 1j * x[:, width // 2 :]) * turn
-        return np.concatenate([turned.real, turned.imag], -1)
+        pairs = (x[:, : turned // 2] + 1j * x[:, turned // 2 : turned]) * turn
+        return np.concatenate([pairs.real, pairs.imag, x[:, turned:]], -1)
 
     gelu = {"gelu": test_pretrained.by_erf, "gelu_pytorch_tanh": test_pretrained.by_tanh}[config["hidden_act"]]
     x, later = w["gpt_neox.embed_in.weight"][tokens], np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
@@ -94,31 +94,32 @@ def neox_scores(config: dict[str, Any], state: dict[str, torch.Tensor], tokens: 
             query, key, value = np.split(mixed[:, head], 3, -1)
             share = np.exp(rotated(query) @ rotated(key).T / math.sqrt(width) + later)
             parts.append(share / share.sum(-1, keepdims=True) @ value)
-        x = x + layer(np.concatenate(parts, -1), f"{block}.attention.dense")
-        inner = gelu(layer(norm(x, f"{block}.post_attention_layernorm"), f"{block}.mlp.dense_h_to_4h"))
-        x = x + layer(inner, f"{block}.mlp.dense_4h_to_h")
-    return norm(x, "gpt_neox.final_layer_norm") @ w["gpt_neox.embed_in.weight"].T
+        after = x + layer(np.concatenate(parts, -1), f"{block}.attention.dense")
+        read = norm(x if config["use_parallel_residual"] else after, f"{block}.post_attention_layernorm")
+        x = after + layer(gelu(layer(read, f"{block}.mlp.dense_h_to_4h")), f"{block}.mlp.dense_4h_to_h")
+    return norm(x, "gpt_neox.final_layer_norm") @ w["gpt_neox.embed_in.weight" if config["tie_word_embeddings"] else "embed_out.weight"].T
 
 
 @pytest.mark.parametrize("more", [[], ["model.bias=true", "model.gelu=tanh", "model.vocabulary_multiple=8"]])
-@pytest.mark.parametrize("positions", [LEARNED, ROTARY])
-def test_a_layout_computes_the_models_function_by_its_published_formula(tmp_path, without_transformers, positions, more) -> None:
-    model, tokens = model_of(*positions, *more), [3, 1, 4, 1, 5, 9, 2, 6, 5, 28]
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_computes_the_models_function_by_its_published_formula(tmp_path, without_transformers, name, more) -> None:
+    model, tokens = model_of(*LAYOUTS[name], *more), [3, 1, 4, 1, 5, 9, 2, 6, 5, 28]
     config, state = written(model, tmp_path / "out")
     with torch.inference_mode():
         own = model.network.double()({"input": torch.tensor([tokens])})["logits"][0].numpy()
-    if positions == ROTARY:
+    assert config["tie_word_embeddings"] == (UNTIED[0] not in LAYOUTS[name])
+    if config["model_type"] == "gpt_neox":
         theirs = neox_scores(config, state, tokens)
     else:
         gelu = {"gelu": test_pretrained.by_erf, "gelu_pytorch_tanh": test_pretrained.by_tanh}[config["activation_function"]]
-        theirs = test_pretrained.gpt2_scores({name.removeprefix("transformer."): tensor for name, tensor in state.items()}, tokens, gelu)
+        theirs = test_pretrained.gpt2_scores({key.removeprefix("transformer."): tensor for key, tensor in state.items()}, tokens, gelu)
     assert np.abs(own - theirs).max() < 1e-5 * np.abs(own).max() and np.abs(own).max() > 1
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-@pytest.mark.parametrize("positions", [LEARNED, ROTARY])
-def test_the_folder_is_the_model_when_it_is_loaded_again(tmp_path, without_transformers, positions, tokenizer) -> None:
-    model = model_of(*positions, tokenizer=TOKENIZERS[tokenizer]())
+@pytest.mark.parametrize("name", ["learned", "learned, untied", "rotary", "Pythia"])
+def test_the_folder_is_the_model_when_it_is_loaded_again(tmp_path, without_transformers, name, tokenizer) -> None:
+    model = model_of(*LAYOUTS[name], tokenizer=TOKENIZERS[tokenizer]())
     config, _ = written(model, tmp_path / "out")
     again = linnaeus.load_model(tmp_path / "out")
     text = "the cat sat on the mat."
@@ -127,19 +128,18 @@ def test_the_folder_is_the_model_when_it_is_loaded_again(tmp_path, without_trans
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_neox_of_transformers_is_read_and_written_again_equal(tmp_path, without_transformers) -> None:
-    """`kept_neox` was written by transformers, with biases in all layers, and so were its logits."""
-    model = linnaeus.load_model(kept_neox.FOLDER)
-    theirs = np.array(json.loads((kept_neox.FOLDER / "logits.json").read_text()))
+@pytest.mark.parametrize("folder", [kept_neox.FOLDER, kept_neox.PYTHIA], ids=lambda folder: folder.name)
+def test_a_neox_of_transformers_is_read_and_written_again_equal(tmp_path, without_transformers, folder) -> None:
+    """The folders were written by transformers, with biases in all layers, and so were their logits."""
+    model = linnaeus.load_model(folder)
+    theirs = np.array(json.loads((folder / "logits.json").read_text()))
     with torch.inference_mode():
-        own = model.network({"input": torch.from_numpy(model.encode(kept_neox.TEXT))[None]})["logits"][
-            0, :, : len(kept_neox.ALPHABET)
-        ].numpy()
+        own = model.network({"input": torch.from_numpy(model.encode(kept_neox.TEXT))[None]})["logits"][0].numpy()
     assert np.abs(own - theirs).max() < 1e-5 * np.abs(theirs).max() and np.abs(theirs).max() > 1
     losses = [np.log(np.exp(row).sum()) - row[kept_neox.ALPHABET.index(letter)] for row, letter in zip(theirs, kept_neox.TEXT[1:])]
     assert model.loss(kept_neox.TEXT) == pytest.approx(np.mean(losses), rel=1e-5)
     config, state = written(model, tmp_path / "out")
-    before, original = load_file(kept_neox.FOLDER / "model.safetensors"), json.loads((kept_neox.FOLDER / "config.json").read_text())
+    before, original = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
     same = [*kept_neox.SIZES, *kept_neox.READ, "rope_parameters", "model_type", "architectures", "layer_norm_eps", "attention_bias"]
     assert {name: config[name] for name in same} == {name: original[name] for name in same}
@@ -164,6 +164,8 @@ def test_the_command_writes_a_run_that_other_commands_read(run, rotary_run, tmp_
 def test_what_cannot_be_exported_is_one_line_and_writes_nothing(run, tmp_path, capsys, monkeypatch, without_transformers) -> None:
     with pytest.raises(ConfigError, match=r"has dimensions \(model.dimensions=\[calm,wide\]\), which no architecture of transformers has"):
         written(model_of("model.dimensions=[calm,wide]"), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"model.positions=learned and model.parallel_residual=true, which no architecture"):
+        written(model_of("model.parallel_residual=true"), tmp_path / "out")
     (tmp_path / "there").mkdir()
     for words, message in (
         ([run, tmp_path / "there"], "there exists; choose another folder"),
@@ -202,6 +204,9 @@ CASES = {
     "learned, biases": [*LEARNED, "model.bias=true", "model.gelu=tanh", "model.vocabulary_multiple=64"],
     "rotary": [*ROTARY],
     "rotary, biases": [*ROTARY, "model.bias=true", "model.gelu=tanh", "model.vocabulary_multiple=64"],
+    "learned, untied": [*LEARNED, *UNTIED],
+    "parallel": [*PARALLEL],
+    "Pythia": [*PARALLEL, *UNTIED, "model.bias=true", "model.vocabulary_multiple=64"],
 }
 
 

@@ -21,6 +21,7 @@ from linnaeus.workloads.language import tokenizers
 from linnaeus.workloads.language.generation import window_start
 from linnaeus.workloads.language.trained import export_transformers, transformers_check
 from tests import runs
+from tests.workloads.language import test_pretrained
 from tests.workloads.language.trained.conftest import SETTINGS, validation_text
 from tests.workloads.language.trained.test_export_transformers import neox_scores
 
@@ -203,3 +204,11 @@ def test_a_model_like_pythia_is_trained_resumed_and_exported(tmp_path, capsys) -
     assert linnaeus.load_model(tmp_path / "out").loss(text) == pytest.approx(model.loss(text), abs=1e-6)
     first, last = (json.loads(line)["train/loss"] for line in (whole / "metrics.jsonl").read_text().splitlines()[::11][:2])
     assert last < first - 0.3, "it learns"
+
+
+def test_an_output_layer_of_other_tokens_is_not_loaded(tmp_path: Path) -> None:
+    first = test_pretrained.trained(tmp_path / "first", "abcde" * 160, "model.tied_embeddings=false")
+    more = ["model.tied_embeddings=false", f"run.init_from={first}"]
+    with pytest.raises(ConfigError, match=r"or skip the weights of tokens, run\.init_skip=\[token,head\]"):
+        test_pretrained.trained(tmp_path / "second", "abcdf" * 160, *more, "run.init_skip=[token]")
+    test_pretrained.trained(tmp_path / "second", "abcdf" * 160, *more, "run.init_skip=[token,head]")

@@ -265,14 +265,6 @@ def test_a_run_can_be_used_with_its_tokens_or_without_its_embedding(earlier: Pat
         assert (run / "launches" / "1" / "init_from.txt").is_file()
 
 
-def test_an_output_layer_of_other_tokens_is_not_loaded(tmp_path: Path) -> None:
-    first = trained(tmp_path / "first", "abcde" * 160, "model.tied_embeddings=false")
-    more = ["model.tied_embeddings=false", f"run.init_from={first}"]
-    with pytest.raises(ConfigError, match=r"or skip the weights of tokens, run\.init_skip=\[token,head\]"):
-        trained(tmp_path / "second", "abcdf" * 160, *more, "run.init_skip=[token]")
-    trained(tmp_path / "second", "abcdf" * 160, *more, "run.init_skip=[token,head]")
-
-
 @pytest.mark.parametrize("part", ["", "checkpoints/step-00000002", "checkpoints/step-00000002/model.safetensors"])
 def test_a_run_with_other_tokens_is_refused(earlier: Path, tmp_path: Path, part: str) -> None:
     """Both have five tokens, so the shapes would fit."""

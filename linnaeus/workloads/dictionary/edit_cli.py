@@ -140,7 +140,8 @@ def _run(options: argparse.Namespace) -> None:
         else:
             print("\n".join(as_text(edited, asked.names, options.top)) + "\n")
     about = f"{trained.source}: {trained.features} features of {place.module} of {place.run}"
-    for line in (*trained.notes, *asked.notes, about):
+    notes = [*(f"dictionary: {note}" for note in trained.notes), *(f"model: {note}" for note in asked.notes)]
+    for line in (*notes, about):
         print(line, file=sys.stderr)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
+from linnaeus.errors import list_some
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
@@ -51,8 +52,7 @@ class LoadoutWorkload(Workload):
 
     def _note_of_unseen(self) -> list[str]:
         unseen, total = self._unseen(), len(self.split.weapons)
-        some = ", ".join(unseen[:NAMED]) + ", ..." * (len(unseen) > NAMED)
-        return [f"{len(unseen)} of {total} weapons have no training build: {some}"] if unseen else []
+        return [f"{len(unseen)} of {total} weapons have no training build: {list_some(unseen, NAMED)}"] if unseen else []
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         data = self.config.data

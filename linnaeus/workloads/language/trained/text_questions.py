@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.language.generation import Sampling, default_slide, window_start
 from linnaeus.workloads.language.trained.language_model import MOST_TOKENS, LanguageModel, encode_prompt
 from linnaeus.workloads.language.trained.load_language_model import load_model
@@ -26,7 +26,9 @@ def questions(path: Path, options: argparse.Namespace) -> Questions:
     model = load_model(path, checkpoint=options.checkpoint, device=options.device)
     names = [repr(text) for text in token_texts(model)]
     asked = [_question(model, prompt, tokens) for prompt in options.inputs or [""]]
-    return Questions(model.network, {"next token": names}, asked, model.notes)
+    sizes = [(one, len(one.places), len(encode_prompt(model.tokenizer, one.name))) for one in asked]
+    cut = [f"the last {read} of {size} tokens of the prompt {quoted(one.name, 30)} are read" for one, read, size in sizes if read < size]
+    return Questions(model.network, {"next token": names}, asked, [*model.notes, *cut])
 
 
 def token_texts(model: LanguageModel) -> list[str]:

@@ -161,6 +161,18 @@ def test_a_mistake_is_one_line(read_by, capsys, workload, options, line):
     assert (ended.value.code, out, err.count("\n")) == (2, "", 1) and line in err
 
 
+def test_a_prompt_beyond_the_context_and_the_run_of_each_checkpoint_are_said(read_by, capsys):
+    run = str(read_by("language"))
+    capsys.readouterr()  # of its training
+    assert edit_cli.main([run, "abc", "abc" * 30, "--tokens=0"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "tokens" in line] == [
+        "model: the last 14 of 90 tokens of the prompt 'abcabcabcabcab...bcabcabcabc' are read"
+    ]
+    assert [line.partition(":")[0] for line in lines if line.endswith(" step")] == ["model"]
+    assert any(line.startswith("dictionary: checkpoint step-") for line in lines)
+
+
 def test_a_run_of_another_workload_is_one_line(read_by, capsys):
     read = Path(linnaeus.load_model(read_by("language")).place.run)
     capsys.readouterr()  # of its training

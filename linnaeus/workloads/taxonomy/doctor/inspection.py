@@ -57,7 +57,7 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
     usable = usable_rows(records, reader, columns, test=None)
     tree, used_labels = reader.read(usable.table, [], problems)
     labels = np.full((len(table), len(tree.ranks)), -1, dtype=np.int64)
-    labels[usable.numbers] = used_labels
+    labels[usable.in_use] = used_labels
     image = table.columns[config.image_column]
     distinct = records.files(image.values)
     files = distinct.take(image.codes)

@@ -287,7 +287,6 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
     try:
         file = pq.ParquetFile(path)
         wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names), key)
-        table = file.read(columns=list(wanted))
-        return Table({name: from_arrow(table.column(name)) for name in wanted})
+        return Table({name: from_arrow(file.read(columns=[name]).column(name)) for name in wanted})  # one column at a time is in memory
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {one_line(error)}") from error

@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, rea
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, Columns, plain_name
 from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split
+from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.records import Records
 from linnaeus.workloads.taxonomy.manifest.table import Table
@@ -97,7 +97,9 @@ def _split(records: Records, columns: Columns, problems: list[str]) -> tuple[np.
     column = records.table.columns[config.image_column]
     names = records.files(column.values).names[column.codes] if file is not None else np.empty(0, dtype=str)
     try:
-        return given_split(records.table, names, config, file, [])[0], columns
+        split, _ = given_split(records.table, names, config, file, [])
+        check_training(split, config)
+        return split, columns
     except ConfigError as error:
         problems.append(str(error))
         config = replace(config, split_column=None, split_file=None, split_dates={})

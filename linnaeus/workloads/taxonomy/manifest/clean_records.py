@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split, read_split_file, split_name
+from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split, read_split_file, split_name
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.missing_files import similar_file
@@ -211,6 +211,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
     paths = files.names[column.codes]
     notes += _outside_note(files)
     split, reason = given_split(table, paths, config, columns.split_file, notes)
+    check_training(split, config)
     on_a_side = np.ones(len(table), dtype=bool) if split is None else split != NO_SIDE
     in_use = on_a_side.copy()
     if test is not None:

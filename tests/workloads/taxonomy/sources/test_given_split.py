@@ -86,7 +86,7 @@ def test_test_rows_by_date_and_a_random_split_of_the_others(dated):
 @pytest.mark.parametrize(
     "keys, message",
     [
-        (["data.split_dates={test:1999-01-01}"], "data.split_dates: no row is dated before 1999-01-01, so none is for training"),
+        (["data.split_dates={test:1999-01-01}"], "data.split_dates gives 75 test, but no train rows"),
         (["data.split_dates={train:2020-01-01}"], "data.split_dates: 'train: 2020-01-01' is not the first day of val or test"),
         (["data.split_dates={test:2020-13-01}"], "data.split_dates: 'test: 2020-13-01' is not the first day of val or test"),
         (["data.split_dates={val:2020-05-01,test:2020-01-01}"], "data.split_dates: val must begin before test"),
@@ -165,11 +165,12 @@ def test_a_start_reads_the_file_once(dated, tmp_path, monkeypatch, encoding):
         (["a.jpg,train"], "photograph,side", "has the columns photograph, side; it must have photograph"),
         (["a.jpg,train"], "observer,split", "its ids are of 'observer', which the source does not have"),
         (["a.jpg,perhaps"], "photograph,split", "'split' contains 'perhaps'; every row must have train, val or test"),
-        (["a.jpg,test"], "photograph,split", "it must contain train"),
+        (["{path},test"], "photograph,split", "data.split_file gives 1 test, but no train rows, which training needs"),
     ],
 )
 def test_files_that_are_refused(dated, tmp_path, lines, header, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
+        lines = [line.format(path=dated[1][0]["path"]) for line in lines]
         source_of("data=manifest", f"data.path={dated[0]}", of_file(tmp_path, lines, header))
 
 

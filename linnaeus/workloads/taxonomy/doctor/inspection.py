@@ -1,8 +1,9 @@
 """Read a source for the doctor: all its rows, the cells as they are written, and which rows and cells training does not use."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, Columns, plain_name
 from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.records import Records
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
 from linnaeus.workloads.taxonomy.text_arrays import Names
 
 ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "mediaid", "fileid", "recordid", "rowid"}
@@ -49,6 +52,7 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
 
     Raise `ConfigError` if the source cannot be read at all; any number of its rows may be unusable."""
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
+    records = records._replace(files=partial(_tolerant_files, records.files))
     table = records.table
     problems: list[str] = []
     split, columns = _split(records, columns, problems)
@@ -88,6 +92,12 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
         left_out=usable.left_out,
         missing=tally.emptied,
     )
+
+
+def _tolerant_files(files: Callable[[Sequence[str]], ImageFiles], names: Sequence[str]) -> ImageFiles:
+    """Return `files(names)`, whose `sizes` does not raise an error for photographs on a server that does not answer."""
+    found = files(names)
+    return found.tolerant() if isinstance(found, UrlFiles) else found
 
 
 def _split(records: Records, columns: Columns, problems: list[str]) -> tuple[np.ndarray | None, Columns]:

@@ -27,9 +27,9 @@ class Spool:
             self._flush()
 
     def array(self, dtype: Any = np.uint8) -> np.ndarray:
-        """Return all bytes as an array of one dimension. Nothing can be appended any more."""
+        """Return the bytes that were appended so far, as an array of one dimension, which cannot be changed."""
         if self._file is None:
-            return np.frombuffer(self._last, dtype)
+            return np.frombuffer(bytes(self._last), dtype)
         self._flush()
         return np.asarray(np.memmap(self._file, dtype, "r"))
 

@@ -33,6 +33,9 @@ def test_the_array_is_what_was_written(small, count):
     for first in range(0, count, 70):
         whole.write(values[first : first + 70].tobytes())
     assert whole.array(np.int64).tolist() == spooled(values).tolist() == values.tolist()
+    before = whole.array(np.int64)
+    whole.write(values.tobytes())
+    assert before.tolist() == values.tolist() and whole.array(np.int64).tolist() == [*values.tolist(), *values.tolist()]
     matrix = np.asfortranarray(values.reshape(-1, 5)) if count % 5 == 0 else values[:, None]
     assert spooled(matrix).tolist() == matrix.tolist() and spooled(matrix).dtype == np.int64
 

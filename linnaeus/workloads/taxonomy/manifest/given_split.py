@@ -77,7 +77,7 @@ def read_split_file(path: str) -> SplitFile:
         return header
 
     file = Path(path).expanduser()
-    table = read_table(file, choose, "data.split_file")
+    table = read_table(file, choose, "data.split_file", whole=True)
     key = header[0]
     side = split_from_column(table.columns["split"], "split", "data.split_file")
     ids = table.columns[key]

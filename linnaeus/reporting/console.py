@@ -151,9 +151,10 @@ def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[s
 
 
 def draws_panel() -> bool:
-    """Return True if this process may draw a live panel: on rank 0, with `logger.console` auto or live, on a terminal."""
+    """Return True if this process may draw a live panel: in a command, or on rank 0 of a run with `logger.console` auto or live, on a
+    terminal."""
     styles = [handler.style for handler in LOGGER.handlers if isinstance(handler, _StdoutHandler)]
-    return styles in (["auto"], ["live"]) and is_terminal()
+    return (not LOGGER.handlers or styles in (["auto"], ["live"])) and is_terminal()
 
 
 def is_terminal() -> bool:

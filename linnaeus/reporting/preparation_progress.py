@@ -1,4 +1,5 @@
-"""Display the progress of the preparation of data, before the first update: a bar on a terminal, otherwise a log line once a minute.
+"""Display the progress of the preparation of data, before the first update or in a command: a bar on a terminal, otherwise a line once a
+minute, in the log of a run or on stderr.
 
 Nothing is shown if the preparation takes less than `REDRAW` seconds (bar) or `FIRST_LINE` seconds (lines). As in `display.py`, no thread is
 used, and rich is imported when something is drawn.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -60,7 +62,11 @@ class PreparationProgress:
         else:
             self._due = now + NEXT_LINE
             share = 100 * self.done / self.total
-            log.info("%s: %.0f %% of %s, about %s left", self.activity, share, self.amount, format_duration(self._left))
+            line = f"{self.activity}: {share:.0f} % of {self.amount}, about {format_duration(self._left)} left"
+            if log.hasHandlers():
+                log.info("%s", line)
+            else:  # a command, which has no log
+                print(line, file=sys.stderr, flush=True)
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items. An item counts as 1 of `total` when the caller requests the next item."""

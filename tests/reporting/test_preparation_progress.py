@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
+import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -29,6 +31,14 @@ with preparation_progress.PreparationProgress("comparing photographs", 4, "4") a
         log.warning("%d {LONG}", number)
 log.info("done")
 """
+COMMAND = """
+from linnaeus.reporting import preparation_progress
+preparation_progress.REDRAW = preparation_progress.FIRST_LINE = 0
+with preparation_progress.PreparationProgress("comparing photographs", 4, "4") as progress:
+    for number in progress.each(range(4)):
+        pass
+print("done")
+"""
 
 
 def test_a_terminal_gets_a_bar_with_unbroken_lines_above_it() -> None:
@@ -39,6 +49,14 @@ def test_a_terminal_gets_a_bar_with_unbroken_lines_above_it() -> None:
     assert "?25l" not in shown.rpartition("?25h")[2], "the cursor stays visible"
     shown, _ = on_terminal([sys.executable, "-c", BAR, "plain"], columns=80)
     assert "preparing" not in shown and "\x1b[" not in shown
+
+
+def test_a_command_shows_the_progress_without_a_log() -> None:
+    """The commands, such as `linnaeus prepare`, do not set up the logger."""
+    shown, errors = on_terminal([sys.executable, "-c", COMMAND], columns=80)
+    assert re.search(r"comparing photographs, \d+s left", shown) and shown.rstrip().endswith("done") and not errors
+    elsewhere = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=True)
+    assert elsewhere.stdout == "done\n" and re.fullmatch(r"comparing photographs: 25 % of 4, about \d+s left\n", elsewhere.stderr)
 
 
 def test_elsewhere_a_line_after_some_seconds_and_one_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
+BLOCK = 1 << 16  # rows that are sorted together
+
 
 def number_names(rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the sorted names of each column of `rows` (names [N, R], "" for null), and int64 [N, R]: the index of each name, -1 for
@@ -29,6 +31,18 @@ def number_column(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def distinct_lineages(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the U distinct rows of `codes` [N, R], sorted, [U, R], and for each of the N rows the number of its distinct row, int64
     [N]."""
+    found, number, count = [codes[:0]], np.empty(len(codes), dtype=np.int64), 0
+    for first in range(0, len(codes), BLOCK):
+        rows, own = _distinct_rows(codes[first : first + BLOCK])
+        number[first : first + BLOCK] = own + count
+        found.append(rows)
+        count += len(rows)
+    lineages, of_found = _distinct_rows(np.concatenate(found))
+    return lineages, of_found[number]
+
+
+def _distinct_rows(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the result of `distinct_lineages`. All rows are sorted at once, which takes about 60 bytes for each."""
     prefix = np.zeros(len(codes), dtype=np.int64)
     first = np.zeros(min(len(codes), 1), dtype=np.int64)
     for r in range(codes.shape[1]):

@@ -53,7 +53,12 @@ def numbered(texts: TextLines) -> tuple[np.ndarray, TextLines]:
 
 def first_places(names: Names) -> np.ndarray:
     """Return for each of N names the position at which it occurs first, int64 [N]."""
-    _, first, number = np.unique(numbered(names)[0] if isinstance(names, TextLines) else names, return_index=True, return_inverse=True)
+    if isinstance(names, TextLines):
+        number, texts = numbered(names)
+        first = np.empty(len(texts), dtype=np.int64)
+        first[number[::-1]] = np.arange(len(number))[::-1]  # the last value that is assigned stays
+    else:
+        _, first, number = np.unique(names, return_index=True, return_inverse=True)
     return first[number]
 
 
@@ -77,7 +82,7 @@ def digests(texts: Iterable[str]) -> np.ndarray:
     found = bytearray()
     for text in texts:
         found += hashlib.blake2b(to_utf8(text), digest_size=8).digest()
-    return np.frombuffer(found, "<u8").astype(np.uint64)
+    return np.frombuffer(found, "<u8").astype(np.uint64, copy=False)
 
 
 def distinct(values: np.ndarray) -> np.ndarray:

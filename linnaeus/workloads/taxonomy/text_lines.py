@@ -1,6 +1,7 @@
 """`TextLines`: millions of texts without a Python object for each, as lines of a memory-mapped file or of bytes in memory.
 
-A text takes 12 bytes, and, if it is not in a file, its length in UTF-8. A selection of the texts uses the same bytes without a copy."""
+A text takes its length in UTF-8, and 5 bytes, or more if it is long or the texts have more than 4 GB. A selection of the texts uses the
+same bytes without a copy. The bytes of many texts are in a temporary file (`Spool`) if they are not in a file of the caller."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 
 from linnaeus.files import to_utf8
+from linnaeus.workloads.taxonomy.spool import Spool, spooled
 
 LINE_BREAK, ESCAPE = ord("\n"), "\\"
 BLOCK = 1 << 16  # lines that are read together
@@ -51,7 +53,7 @@ class TextLines(Sequence[str]):
     texts."""
 
     def __init__(self, content: np.ndarray, start: np.ndarray, size: np.ndarray) -> None:
-        """Take the bytes of the lines, `content` (uint8), and the offset `start` (int64 [N]) and length `size` (int32 [N]) of each line.
+        """Take the bytes of the lines, `content` (uint8), and the offset `start` and length `size` of each line, integers [N].
 
         The length does not include the line break."""
         self.content, self.start, self.size = content, start, size
@@ -64,19 +66,25 @@ class TextLines(Sequence[str]):
     @classmethod
     def of(cls, texts: Iterable[str]) -> TextLines:
         """Return `texts` as a `TextLines` in memory."""
-        content = bytearray()
+        content = Spool()
         for block in encoded_lines(texts):
-            content += block
-        return cls.of_bytes(np.frombuffer(content, np.uint8))
+            content.write(block)
+        return cls.of_bytes(content.array())
 
     @classmethod
     def of_bytes(cls, content: np.ndarray) -> TextLines:
         """Return the texts in the bytes of a file, uint8, whose lines must all end with a line break."""
         blocks = range(0, len(content), SEARCHED)
-        found = [np.flatnonzero(content[i : i + SEARCHED] == LINE_BREAK) + i for i in blocks]
-        end = np.concatenate([np.empty(0, np.int64), *found])
-        start = np.concatenate([[0], end[:-1] + 1])[: len(end)].astype(np.int64)
-        return cls(content, start, (end - start).astype(np.int32))
+        count = sum(np.count_nonzero(content[i : i + SEARCHED] == LINE_BREAK) for i in blocks)
+        start = np.zeros(count + 1, np.uint32 if len(content) < 1 << 32 else np.int64)
+        done = 1
+        for i in blocks:
+            found = np.flatnonzero(content[i : i + SEARCHED] == LINE_BREAK)
+            start[done : done + len(found)] = found + (i + 1)
+            done += len(found)
+        size = np.diff(start)
+        size -= 1
+        return cls(content, spooled(start[:-1]), spooled(size.astype(np.min_scalar_type(size.max(initial=0)))))
 
     def __len__(self) -> int:
         return len(self.start)

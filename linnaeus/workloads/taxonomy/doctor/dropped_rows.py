@@ -5,7 +5,7 @@ import numpy as np
 from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, UNDATED
-from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
+from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, UNREACHABLE
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons that `clean_metadata` gives and the check `coordinates` reports
@@ -19,7 +19,10 @@ def dropped_rows(records: Inspected) -> list[Finding]:
         for reason, count in records.excluded.items()
     ]
     for reason, rows in records.left_out.items():
-        if reason in REASONS.values():
+        if reason == REASONS[UNREACHABLE]:
+            text = "linnaeus prepare stops at such a photograph; a corrected manifest does not have the rows"
+            findings += found(reason, "error", rows, text, leave_out=True)
+        elif reason in REASONS.values():
             findings += found(reason, "error", rows, "training leaves the rows out", leave_out=True)
         elif reason in (NOT_IN_FILE, UNDATED):
             findings += found("on no side of the split", "warning", rows, f"{reason}; training leaves the rows out", leave_out=True)

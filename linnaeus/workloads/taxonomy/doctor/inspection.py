@@ -1,8 +1,9 @@
 """Read a source for the doctor: all its rows, the cells as they are written, and which rows and cells training does not use."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, rea
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, Columns, plain_name
 from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split
+from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.records import Records
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
 from linnaeus.workloads.taxonomy.text_arrays import Names
 
 ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "mediaid", "fileid", "recordid", "rowid"}
@@ -49,6 +52,7 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
 
     Raise `ConfigError` if the source cannot be read at all; any number of its rows may be unusable."""
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
+    records = records._replace(files=partial(_tolerant_files, records.files))
     table = records.table
     problems: list[str] = []
     split, columns = _split(records, columns, problems)
@@ -57,7 +61,7 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
     usable = usable_rows(records, reader, columns, test=None)
     tree, used_labels = reader.read(usable.table, [], problems)
     labels = np.full((len(table), len(tree.ranks)), -1, dtype=np.int64)
-    labels[usable.numbers] = used_labels
+    labels[usable.in_use] = used_labels
     image = table.columns[config.image_column]
     distinct = records.files(image.values)
     files = distinct.take(image.codes)
@@ -90,6 +94,12 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
     )
 
 
+def _tolerant_files(files: Callable[[Sequence[str]], ImageFiles], names: Sequence[str]) -> ImageFiles:
+    """Return `files(names)`, whose `sizes` does not raise an error for photographs on a server that does not answer."""
+    found = files(names)
+    return found.tolerant() if isinstance(found, UrlFiles) else found
+
+
 def _split(records: Records, columns: Columns, problems: list[str]) -> tuple[np.ndarray | None, Columns]:
     """Return the given split of all rows, int8 [N], and `columns`. If the split cannot be read, append the message to `problems`, and
     return None and columns without the split."""
@@ -97,7 +107,9 @@ def _split(records: Records, columns: Columns, problems: list[str]) -> tuple[np.
     column = records.table.columns[config.image_column]
     names = records.files(column.values).names[column.codes] if file is not None else np.empty(0, dtype=str)
     try:
-        return given_split(records.table, names, config, file, [])[0], columns
+        split, _ = given_split(records.table, names, config, file, [])
+        check_training(split, config)
+        return split, columns
     except ConfigError as error:
         problems.append(str(error))
         config = replace(config, split_column=None, split_file=None, split_dates={})

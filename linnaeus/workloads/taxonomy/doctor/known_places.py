@@ -54,7 +54,7 @@ def _places(path: Path, names: tuple[str, ...]) -> Places:
             raise ConfigError(f"--places: {quoted(str(path), 120)} has no column {absent[0]}; its columns must be {', '.join(COLUMNS)}")
         return names
 
-    table = read_table(path, choose, "--places")
+    table = read_table(path, choose, "--places", whole=True)
     own = dict(zip(CATALOGUE, COLUMNS, strict=True))
     cells = {own.get(name, name): [column.values[code] for code in column.codes.tolist()] for name, column in table.columns.items()}
     kind = [CATALOGUE_KINDS.get(word.lower(), word.lower()) for word in cells.get("kind", ["capital"] * len(table))]

@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split, read_split_file, split_name
+from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split, read_split_file, split_name
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.missing_files import similar_file
@@ -28,6 +28,7 @@ from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, test_a
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, is_url
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
+from linnaeus.workloads.taxonomy.spool import spooled
 from linnaeus.workloads.taxonomy.text_arrays import Names, first_places
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -76,6 +77,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
     config = columns.config
     reader = label_reader(columns)
     rows = usable_rows(records, reader, columns, test)
+    del records  # the rows that are left out
     notes = [*columns.notes, *rows.notes]
     tree, labels = reader.read(rows.table, notes)
     notes += [*tree.conflicts(labels), *spelling_notes(tree, labels)]
@@ -90,7 +92,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
     kept = [name for name in (config.group_column, *columns.group_like, *more) if name is not None]
     clean = CleanRecords(
         tree=tree,
-        labels=labels,
+        labels=spooled(labels),
         files=rows.files,
         sizes=rows.sizes,
         metadata=metadata,
@@ -181,7 +183,7 @@ def without_test(
 class UsableRows:
     """N rows of the source's table that are used, and the reasons why other rows are not used."""
 
-    numbers: np.ndarray  # int64 [N]: row numbers in the source's table
+    in_use: np.ndarray  # bool, for each row of the source's table: True for the N rows that are used
     left_out: dict[str, np.ndarray]  # reason -> numbers of the rows that are not used (int64), except test rows
     all_sizes: np.ndarray  # int64: bytes of the file of each row of the source's table
     table: Table
@@ -209,6 +211,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
     paths = files.names[column.codes]
     notes += _outside_note(files)
     split, reason = given_split(table, paths, config, columns.split_file, notes)
+    check_training(split, config)
     on_a_side = np.ones(len(table), dtype=bool) if split is None else split != NO_SIDE
     in_use = on_a_side.copy()
     if test is not None:
@@ -227,16 +230,17 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
     left_out = {reason: rows for reason, rows in left_out.items() if len(rows)}
     for reason, rows in left_out.items():
         excluded.add(reason, (str(paths[i]) or f"row {numbers[i]}" for i in rows.tolist()))
-    keep = np.flatnonzero(in_use)
-    if not len(keep):
+    if not in_use.any():
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])
         raise ConfigError(
             f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; use one with readable photographs and labels"
         )
+    if in_use.all():
+        return UsableRows(in_use, left_out, sizes, table, files.take(column.codes), sizes, split, excluded, unreadable, notes)
+    keep = np.flatnonzero(in_use)
     split = split[keep] if split is not None else None
     used = files.take(column.codes[keep])
-    table = table if len(keep) == len(table) else table.take(keep)
-    return UsableRows(keep, left_out, sizes, table, used, sizes[keep], split, excluded, unreadable, notes)
+    return UsableRows(in_use, left_out, sizes, table.take(keep), used, sizes[keep], split, excluded, unreadable, notes)
 
 
 def _outside_note(files: ImageFiles) -> list[str]:

@@ -86,11 +86,11 @@ def has_label(table: Table, ranks: dict[str, str]) -> np.ndarray:
 
 
 def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the sorted names of each rank, and the label of each row as an index into these names, int64 [N, R], -1 where missing.
+    """Return the sorted names of each rank, and the label of each row as an index into these names, int32 [N, R], -1 where missing.
 
     `ranks`: rank -> column, coarse to fine. A missing name between two known ranks is filled in from other rows of the same taxon. Lines
     for the user are appended to `notes`."""
-    names, codes = [], np.full((len(table), len(ranks)), -1, dtype=np.int64)
+    names, codes = [], np.full((len(table), len(ranks)), -1, dtype=np.int32)
     for r, column in enumerate(table.columns[c] for c in ranks.values()):
         own, number = number_column(np.array([clean_name(v) for v in column.values], dtype=str))
         names.append(own)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linnaeus.workloads.taxonomy.spool import Spool, spooled
 from linnaeus.workloads.taxonomy.text_arrays import numbered, strings
 from linnaeus.workloads.taxonomy.text_lines import BLOCK, TextLines, lines_of
 
@@ -46,13 +47,13 @@ class ColumnBuilder:
         self._clean = clean
         self._number: defaultdict[str, int] = defaultdict()
         self._number.default_factory = self._number.__len__  # a new cell gets the next number
-        self._codes = array("i")
+        self._codes = Spool()  # int32
         self._chunk: list[str] = []  # last cells, which have no code yet
-        self._lines: bytearray | None = None  # the distinct cells of `_codes`, then all further cells; None while there are few
-        self._distinct = self._further = 0  # numbers of distinct and of further cells in `_lines`
+        self._lines: Spool | None = None  # the distinct cells of `_codes`, then all further cells; None while there are few
+        self._coded = self._distinct = self._further = 0  # numbers of cells in `_codes`, and of distinct and of further cells in `_lines`
 
     def __len__(self) -> int:
-        return len(self._codes) + self._further + len(self._chunk)
+        return self._coded + self._further + len(self._chunk)
 
     def append(self, cell: str) -> None:
         self._chunk.append(cell)
@@ -67,22 +68,24 @@ class ColumnBuilder:
     def column(self) -> Column:
         """Return the column of all cells that were appended."""
         self._finish_chunk()
-        codes = np.array(self._codes, dtype=np.int32)
+        codes = self._codes.array(np.int32)
         if self._lines is None:
             return Column(codes, [self._clean(value) for value in self._number])
-        number, values = numbered(TextLines.of_bytes(np.frombuffer(self._lines, np.uint8)))
+        number, values = numbered(TextLines.of_bytes(self._lines.array()))
         if any(self._clean(value) != value for value in values):
             values = TextLines.of(map(self._clean, values))
-        return Column(np.concatenate([number[codes], number[self._distinct :]]), values)
+        return Column(spooled(np.concatenate([number[codes], number[self._distinct :]])), values)
 
     def _finish_chunk(self) -> None:
         if self._lines is None:
-            self._codes.extend(map(self._number.__getitem__, self._chunk))
-            if FEW < len(self._number) > len(self._codes) // 2:
-                self._lines, self._distinct = bytearray(lines_of(list(self._number))), len(self._number)
+            self._codes.write(array("i", map(self._number.__getitem__, self._chunk)).tobytes())
+            self._coded += len(self._chunk)
+            if FEW < len(self._number) > self._coded // 2:
+                self._lines, self._distinct = Spool(), len(self._number)
+                self._lines.write(lines_of(list(self._number)))
                 self._number.clear()
         else:
-            self._lines += lines_of(self._chunk)
+            self._lines.write(lines_of(self._chunk))
             self._further += len(self._chunk)
         self._chunk = []
 
@@ -105,5 +108,5 @@ def from_arrow(column) -> Column:
     coded = pc.fill_null(column.cast(pa.large_string()), "").combine_chunks().dictionary_encode()
     blocks = (coded.dictionary.slice(i, BLOCK).to_pylist() for i in range(0, len(coded.dictionary), BLOCK))
     values = (value.strip() for block in blocks for value in block)
-    codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+    codes = spooled(coded.indices.to_numpy(zero_copy_only=False).astype(np.int32))
     return Column(codes, list(values) if len(coded.dictionary) <= FEW else TextLines.of(values))

@@ -77,7 +77,7 @@ def read_split_file(path: str) -> SplitFile:
         return header
 
     file = Path(path).expanduser()
-    table = read_table(file, choose, "data.split_file")
+    table = read_table(file, choose, "data.split_file", whole=True)
     key = header[0]
     side = split_from_column(table.columns["split"], "split", "data.split_file")
     ids = table.columns[key]
@@ -166,7 +166,7 @@ def days_of(config: ManifestConfig) -> dict[int, datetime.date]:
 
 def date_split(column: Column, config: ManifestConfig, notes: list[str]) -> np.ndarray:
     """Return the split of N rows by the dates in `column`, int8 [N]: `NO_SIDE` without a date, or for an interval that contains the first
-    day of a side. Append a line to `notes`. Raise `ConfigError` if no row is for training."""
+    day of a side. Append a line to `notes`."""
     days = days_of(config)
 
     def side_of(text: str) -> int:
@@ -177,8 +177,6 @@ def date_split(column: Column, config: ManifestConfig, notes: list[str]) -> np.n
         return sides.pop() if len(sides) == 1 else NO_SIDE
 
     split = np.array([side_of(value) for value in column.values], dtype=np.int8)[column.codes]
-    if not (split == TRAIN).any():
-        raise ConfigError(f"data.split_dates: no row is dated before {min(days.values())}, so none is for training; set later days")
     notes.append(
         f"split by {quoted(str(config.date_column))} ({', '.join(f'{WORDS[s]} from {d}' for s, d in days.items())}): {sides_text(split)}"
     )
@@ -189,7 +187,9 @@ def given_split(
     table: Table, names: Names, config: ManifestConfig, file: SplitFile | None, notes: list[str]
 ) -> tuple[np.ndarray | None, str]:
     """Return the split of the N rows of a table that the user gives, int8 [N], and the reason of the rows with `NO_SIDE`; None without a
-    given split. Append lines to `notes`. `names`: [N], names of the photographs. `file`: content of data.split_file; None if not set."""
+    given split. Append lines to `notes`. `names`: [N], names of the photographs. `file`: content of data.split_file; None if not set.
+
+    A side may have no rows; `check_training` refuses a split without training rows."""
     if file is not None:
         return file_split(file, names, table.columns, notes), NOT_IN_FILE
     if config.split_dates:
@@ -199,3 +199,13 @@ def given_split(
     if config.split_column is not None:
         return split_from_column(table.columns[config.split_column], config.split_column), ""
     return None, ""
+
+
+def check_training(split: np.ndarray | None, config: RecordsConfig) -> None:
+    """Raise `ConfigError` if a given split, int8 [N], does not have training rows."""
+    if split is not None and not (split == TRAIN).any():
+        key, name = split_key(config), split_name(config)
+        raise ConfigError(
+            f"{name if name == key else f'{key}: {name}'} gives {sides_text(split) or 'no side'}, but no train rows, which training needs; "
+            "to score a model on these rows, use linnaeus evaluate RUN --manifest FILE"
+        )

@@ -28,13 +28,14 @@ THREADS = 16  # stat waits for the network on shared file systems; on a local di
 BLOCK = 1000  # files per task of a thread
 LARGEST_FILE = 256 << 20  # bytes; a larger file is not read, and counts as damaged
 LONGEST_PATH = 4096  # bytes; Linux opens no longer path
-NO_PATH, MISSING, NOT_A_FILE, NOT_ALLOWED, TOO_LARGE, EMPTY = -1, -2, -3, -4, -5, 0
+NO_PATH, MISSING, NOT_A_FILE, NOT_ALLOWED, TOO_LARGE, UNREACHABLE, EMPTY = -1, -2, -3, -4, -5, -6, 0
 REASONS = {
     NO_PATH: "no image path",
     MISSING: "image file missing",
     NOT_A_FILE: "image path is not a file",
     NOT_ALLOWED: "no permission to access the image file",
     TOO_LARGE: f"image file larger than {LARGEST_FILE >> 20} MiB",
+    UNREACHABLE: "image file on a server that does not answer",  # only for the doctor; otherwise `sizes` raises the error
     EMPTY: "image file empty",
 }
 FINAL_ERRORS = dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), MISSING)  # other errors may be temporary

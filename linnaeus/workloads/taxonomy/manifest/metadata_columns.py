@@ -16,6 +16,7 @@ from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, first_date, fitting_formats, hour_of_day, is_utc
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.spool import spooled
 
 HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates
 DEGREES_PER_HOUR = 15.0  # of longitude; the sun is highest at about 12 local solar time
@@ -37,10 +38,14 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
         cells.refuse(latitude, "latitude", zero, "coordinates 0, 0 (kept with data.keep_zero_coordinates=true)")
     absent = np.isnan(latitude) | np.isnan(longitude)
     latitude[absent] = longitude[absent] = np.nan
+    found = {"latitude": spooled(latitude.astype(np.float32))}
+    del latitude  # millions of rows take much memory
     uncertainty = cells.numbers("uncertainty")
     cells.refuse(uncertainty, "uncertainty", uncertainty < 0, "negative uncertainty")
     cells.refuse(uncertainty, "uncertainty", uncertainty > HALF_EARTH, "uncertainty beyond half the Earth")
     uncertainty[absent] = np.nan
+    found["uncertainty"] = spooled(uncertainty.astype(np.float32))
+    del uncertainty
     elevation = cells.numbers("elevation")
     if config.elevation_missing is not None:
         declared = elevation == config.elevation_missing
@@ -50,10 +55,12 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
         tally.add("elevation of exactly 0, kept (data.elevation_missing=0 sets it to missing)", elevation == 0)
     impossible = (elevation < LOWEST) | (elevation > HIGHEST)
     cells.refuse(elevation, "elevation", impossible, "impossible elevation")
-    place = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty, "elevation": elevation}
+    found["elevation"] = spooled(elevation.astype(np.float32))
+    del elevation
     hour, moved = cells.hours(longitude)
-    quantities = place | {"day": cells.days(moved), "hour": hour}
-    return Metadata(**{name: quantity.astype(np.float32) for name, quantity in quantities.items()})
+    found |= {"longitude": spooled(longitude.astype(np.float32)), "hour": spooled(hour.astype(np.float32))}
+    del longitude, hour
+    return Metadata(**found, day=spooled(cells.days(moved).astype(np.float32)))
 
 
 def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:
@@ -103,10 +110,10 @@ class Cells:
         if name is None or not (self.column("time") is None or moved.any()):
             return days
         column = self.table.columns[name]
-        timed = [isinstance(hour := hour_of_day(value, form), float) and hour > 0 for value in column.values]
+        timed = np.fromiter((isinstance(hour := hour_of_day(value, form), float) and hour > 0 for value in column.values), dtype=bool)
         if self.column("time") is None:
-            self.tally.add(f"time of day in {quoted(name)} is not read (data.time_column={name} reads it)", np.array(timed)[column.codes])
-        local = np.array([own and not is_utc(value) for own, value in zip(timed, column.values, strict=True)], dtype=bool)[column.codes]
+            self.tally.add(f"time of day in {quoted(name)} is not read (data.time_column={name} reads it)", timed[column.codes])
+        local = (timed & ~np.fromiter(map(is_utc, column.values), dtype=bool))[column.codes]
         for step, word in ((-1, "previous"), (1, "next")):
             rows = (moved == step) & ~local & ~np.isnan(days)
             if rows.any():
@@ -142,7 +149,7 @@ class Cells:
         if name is None:
             return hour, moved
         column = self.table.columns[name]
-        zone = np.array([is_utc(value) for value in column.values], dtype=bool)[column.codes]
+        zone = np.fromiter(map(is_utc, column.values), dtype=bool)[column.codes]
         self.tally.add(
             f"local time of exactly 00:00:00, more than {FREQUENT} times as frequent as other full hours of the night, set to missing",
             placeholder := _placeholder_midnight(hour, ~zone),
@@ -170,16 +177,18 @@ class Cells:
         if name is None:
             return np.full(len(self.table), np.nan)
         column = self.table.columns[name]
-        values, kind = np.full(len(column.values), np.nan), np.full(len(column.values), -1, dtype=np.int32)
+        values, kind = np.full(len(column.values), np.nan), np.full(len(column.values), -1, dtype=np.int16)
         found: dict[str, int] = {}  # reason -> its number
         for number, value in enumerate(column.values):
             if isinstance(parsed := math.nan if is_null(value) else parse(value), str):
                 kind[number] = found.setdefault(parsed, len(found))
             else:
                 values[number] = parsed
-        reasons = sorted(found)
-        kind = np.array([*map(reasons.index, found), -1])[kind][column.codes]
         values = values[column.codes]
+        if not found:
+            return values
+        reasons = sorted(found)
+        kind = np.array([*map(reasons.index, found), -1], dtype=np.int16)[kind][column.codes]
         if (kind >= 0).any() and np.isnan(values).all():
             self.tally.refuse(role, self.unusable(role, column, kind >= 0, reasons[int(kind.max())]))
         for number, reason in enumerate(reasons):

@@ -43,7 +43,7 @@ def check_lineages(columns: Mapping[str, str], codes: np.ndarray) -> None:
     """Raise `ConfigError` if a rank has more than `INVERTED` times as many distinct names as the next finer rank, in the rows that have a
     name at both ranks.
 
-    `columns`: rank -> column, coarse to fine. `codes`: int64 [N, R], numbers of the names of N rows, -1 for null."""
+    `columns`: rank -> column, coarse to fine. `codes`: int [N, R], numbers of the names of N rows, -1 for null."""
     for r, (coarse, fine) in enumerate(pairwise(columns)):
         both = codes[(codes[:, r] >= 0) & (codes[:, r + 1] >= 0)]
         above, below = len(np.unique(both[:, r])), len(np.unique(both[:, r + 1]))

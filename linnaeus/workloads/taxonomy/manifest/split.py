@@ -38,7 +38,7 @@ def is_test(word: str) -> bool:
 def split_from_column(column: Column, name: str, key: str = "data.split_column") -> np.ndarray:
     """Return the split, int8 [N], from the words in the split column `name`, such as "train". Test rows are `LEFT_OUT`.
 
-    Raise `ConfigError` for unknown words, and for a split without training rows. `key`: configuration key of the split, for messages."""
+    Raise `ConfigError` for unknown words. `key`: configuration key of the split, for messages."""
     words = [value.lower() for value in column.values]
     used = np.unique(column.codes).tolist()  # rows that are left out may have other words
     unknown = sorted({column.values[code] for code in used if words[code] not in SPLIT_WORDS})
@@ -46,10 +46,7 @@ def split_from_column(column: Column, name: str, key: str = "data.split_column")
         shown = list_some(["(empty)" if is_null(value) else quoted(value) for value in unknown], 4)
         raise ConfigError(f"{key}: {quoted(name)} contains {shown}; every row must have train, val or test; or set {key}=null")
     sides = [TRAIN if word in _TRAIN else VALIDATION if word in _VALIDATION else LEFT_OUT for word in words]
-    split = np.array(sides, dtype=np.int8)[column.codes]
-    if not (split == TRAIN).any():
-        raise ConfigError(f"{key}: {quoted(name)} contains only {', '.join(sorted(set(words)))}; it must contain train")
-    return split
+    return np.array(sides, dtype=np.int8)[column.codes]
 
 
 def test_as_validation(split: np.ndarray) -> np.ndarray:

@@ -80,10 +80,13 @@ class TableFile(Protocol):
     def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
 
 
-def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
+def read_table(
+    path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path", whole: bool = False
+) -> Table:
     """Return the columns of a table that `choose` selects from its header.
 
-    Raise `ConfigError` if the file cannot be read as a table or has no rows. `key`: configuration key of the path, for messages."""
+    Raise `ConfigError` if the file cannot be read as a table or has no rows; with `whole` also for a row that cannot be used. `key`:
+    configuration key of the path, for messages."""
     if isinstance(path, Path) and not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         problem = "is a folder" if os.path.isdir(path) else "is not a file" if os.path.exists(path) else "does not exist"
         if not path.is_absolute() and problem == "does not exist":
@@ -94,11 +97,12 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
     else:
         table = _read_text(path, choose, key)
     table = without_long_values(table, path.name)
-    if len(table) == 0:
+    if len(table) == 0 or (whole and table.excluded):
         reasons = list_some([f"{reason} ({count})" for reason, count in table.excluded.items()])
         problem = "has a header but no rows; choose a file with rows"
         if reasons:
-            problem = f"has no row that can be used: {reasons}; a cell that contains the separator needs quotes"
+            rows = "rows that cannot be used" if len(table) else "no row that can be used"
+            problem = f"has {rows}: {reasons}; a cell that contains the separator needs quotes"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}")
     return table
 
@@ -287,7 +291,6 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
     try:
         file = pq.ParquetFile(path)
         wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names), key)
-        table = file.read(columns=list(wanted))
-        return Table({name: from_arrow(table.column(name)) for name in wanted})
+        return Table({name: from_arrow(file.read(columns=[name]).column(name)) for name in wanted})  # one column at a time is in memory
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {one_line(error)}") from error

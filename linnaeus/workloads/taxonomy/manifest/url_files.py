@@ -16,6 +16,7 @@ import socket
 import ssl
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
@@ -32,6 +33,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import (
     NOT_A_FILE,
     REASONS,
     TOO_LARGE,
+    UNREACHABLE,
     ImageFiles,
     clean_paths,
     is_pipe,
@@ -45,7 +47,10 @@ BLOCK = 16  # files per task of a thread: each waits for the network
 DELAYS = (0.5, 2.0, 8.0)  # seconds before the second, third and fourth attempt; a server that restarts takes longer than a disk
 FINAL = (*FINAL_ERRORS, errno.EISDIR)  # a further attempt is useless
 _URL = re.compile(r"[a-z][a-z0-9+.-]+(://|::.*://)", re.DOTALL)  # cam::b.jpg is a file
-_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}  # of HTTP
+GIVE_UP = 20  # photographs of a server, one after the other, that the doctor could not reach; it does not ask for others
+SILENCE = 60.0  # seconds for which a web server may send nothing; a transfer may take any time
+_GONE = (404, 410)  # status of HTTP
+_LATER = (408, 425, 429)  # the only ones from 400 to 499 after which a further attempt can succeed
 _DAMAGED = (zipfile.BadZipFile, zlib.error)  # of a member of an archive, zip://MEMBER::ARCHIVE
 
 
@@ -128,12 +133,26 @@ def _open(url: str, key: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = fsspec.core.url_to_fs(url, **_web_options(url))
         return fs, path
     except ImportError as error:
         raise ConfigError(f"{key}: {quoted(url, 120)} needs a package that is not installed: {one_line(error)}") from error
     except Exception as error:  # of any library: an unknown protocol, an archive in a chain that cannot be opened, missing credentials
         raise ConfigError(f"{key}: {quoted(url, 120)} cannot be opened: {one_line(error)}") from error
+
+
+def _web_options(url: str) -> dict[str, Any]:
+    """Return the options of fsspec for the web servers of a URL, by protocol: without a limit of the time of a transfer, which is 5 minutes
+    by default, and with `SILENCE`. What the user has set in the configuration of fsspec has precedence."""
+    protocols = [protocol for protocol in ("http", "https") if re.search(rf"(^|::){protocol}://", url)]
+    if not protocols:
+        return {}
+    import aiohttp
+    import fsspec
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+    set_by_user = {protocol: fsspec.config.conf.get(protocol, {}).get("client_kwargs", {}) for protocol in protocols}
+    return {protocol: {"client_kwargs": {"timeout": timeout, **given}} for protocol, given in set_by_user.items()}
 
 
 def _quoted(fs: Any, name: str) -> str:
@@ -163,9 +182,25 @@ def reading(url: str) -> Iterator[None]:
         cause = raised.__cause__ if hides and raised.__cause__ is not None else raised
         named = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, IsADirectoryError: errno.EISDIR}
         code = next((number for kind, number in named.items() if isinstance(cause, kind)), None)
-        code = code or _STATUS.get(getattr(cause, "status", 0)) or _system_error(cause)
-        said = os.strerror(code) if code != errno.EIO else one_line(cause)
+        code = code or _status_error(cause) or _system_error(cause)
+        said = os.strerror(code) if code != errno.EIO else _said(cause)
         raise OSError(code, said, redacted(url)) from raised
+
+
+def _status_error(error: BaseException) -> int | None:
+    """Return the number of the system's error for a final answer of a web server: ENOENT, EACCES or ELOOP; None for any other error."""
+    status = getattr(error, "status", 0)
+    if type(error).__name__ == "TooManyRedirects":  # of aiohttp, with status 0
+        return errno.ELOOP
+    if status in _GONE:
+        return errno.ENOENT
+    return errno.EACCES if status in range(400, 500) and status not in _LATER else None
+
+
+def _said(error: BaseException) -> str:
+    """Return a line about an error that may be temporary."""
+    status, message = getattr(error, "status", 0), getattr(error, "message", "")
+    return f"the server answered {status} {message}".rstrip() if status else one_line(error)
 
 
 def _system_error(error: BaseException) -> int:
@@ -182,6 +217,13 @@ class UrlFiles(ImageFiles):
     def __init__(self, root: str, names: Sequence[str] | np.ndarray) -> None:
         self.root, self.names = root, names if isinstance(names, np.ndarray) else clean_paths(names)
         self.folder = UrlFolder(root, "data.root")
+        self._failed: Counter[str] | None = None  # server -> photographs in a row that could not be reached; None: raise the error
+
+    def tolerant(self) -> UrlFiles:
+        """Return these files for the doctor: `sizes` does not raise `OSError`, but gives such a file the size `UNREACHABLE`."""
+        found = copy(self)
+        found._failed = Counter()
+        return found
 
     def sizes(self) -> np.ndarray:
         return sizes_in_threads(self.names, self._size, BLOCK)
@@ -200,7 +242,7 @@ class UrlFiles(ImageFiles):
             raise NotAnImage(REASONS[NOT_A_FILE])
 
         def read() -> bytes:
-            with reading(path):
+            with reading(fs.unstrip_protocol(path)):
                 return fs.cat_file(path)
 
         data = retry(read, FINAL, DELAYS)
@@ -215,16 +257,24 @@ class UrlFiles(ImageFiles):
         fs, path = self.folder.place(name)
 
         def look() -> dict[str, Any]:
-            with reading(path):
+            with reading(fs.unstrip_protocol(path)):
                 return fs.info(path)
 
+        failed, server = self._failed, "/".join(path.split("/")[: 3 if "://" in path else 1])
+        if failed is not None and failed[server] >= GIVE_UP:
+            return UNREACHABLE
         try:
             info = retry(look, FINAL, DELAYS)
             size = info["size"] if info.get("size") is not None else len(self._read(name))  # some servers do not state sizes
         except OSError as error:
-            if error.errno not in FINAL_ERRORS:
+            if error.errno in FINAL_ERRORS:
+                return FINAL_ERRORS[error.errno]
+            if failed is None:
                 raise
-            return FINAL_ERRORS[error.errno]
+            failed[server] += 1
+            return UNREACHABLE
+        if failed is not None:
+            failed[server] = 0
         if info["type"] == "directory":
             return NOT_A_FILE
         return size if size <= LARGEST_FILE else TOO_LARGE

@@ -16,6 +16,7 @@ from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords
 from linnaeus.workloads.taxonomy.manifest.contents import WIDE
+from linnaeus.workloads.taxonomy.spool import Spool
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
 from linnaeus.workloads.taxonomy.store.random_split import split_note
@@ -37,20 +38,16 @@ class Prepared(NamedTuple):
     @classmethod
     def of(cls, writer: PartWriter) -> "Prepared":
         """Return the joined tables of all parts. Raise `ConfigError` if a table is damaged."""
-        count = len(writer.files.names)
-        sized = np.empty((count, 3), np.int64), np.empty((count, 2), np.int32), np.empty(count, np.uint64)
-        found = cls(*sized, np.empty((count, WIDE), np.uint8), [])
+        place, shape, hashes, originals = Spool(), Spool(), Spool(), Spool()
+        bad: list[tuple[str, str]] = []
         for number in range(writer.count()):
             part, rows = writer.read(number), writer.rows(number)
-            own = slice(rows.start, rows.stop)
-            found.place[own] = np.stack([np.full(len(rows), number), np.cumsum(part.sizes) - part.sizes, part.sizes], axis=1)
-            found.shape[own], found.hashes[own], found.originals[own] = part.shapes, part.hashes, part.originals
-            found.bad.extend((str(writer.files.names[rows[i]]), reason) for i, reason in enumerate(part.reasons) if reason)
-        return found
-
-    def take(self, rows: np.ndarray) -> "Prepared":
-        """Return the tables with only the photographs `rows`, int64 [M]. The list `bad` remains complete."""
-        return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.originals[rows], self.bad)
+            place.write(np.stack([np.full(len(rows), number), np.cumsum(part.sizes) - part.sizes, part.sizes], axis=1).tobytes())
+            for spool, values in ((shape, part.shapes), (hashes, part.hashes), (originals, part.originals)):
+                spool.write(values.tobytes())
+            bad.extend((str(writer.files.names[rows[i]]), reason) for i, reason in enumerate(part.reasons) if reason)
+        sized = place.array(np.int64).reshape(-1, 3), shape.array(np.int32).reshape(-1, 2), hashes.array(np.uint64)
+        return cls(*sized, originals.array(np.uint8).reshape(-1, WIDE), bad)
 
 
 def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], request: dict[str, Any], writer: PartWriter) -> list[str]:
@@ -71,11 +68,10 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], r
             "set a larger limit and repeat the command"
         )
     if bad:
-        keep = np.flatnonzero(prepared.place[:, 2] > 0)
-        rows, prepared = rows.take(keep), prepared.take(keep)
+        rows = rows.take(np.flatnonzero(prepared.place[:, 2] > 0))
     _write_arrays(store, rows, prepared)
     excluded.write(store / FILE_NAME)
-    stored = len(prepared.place)
+    stored = count - len(bad)
     record = {
         "records": stored,
         "account": {"records of the source": records, "stored": stored, "left out": sum(excluded.values())},
@@ -97,11 +93,14 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], r
 
 
 def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
+    """Write the tree and the arrays of the records that are stored. `rows`: only these records. `prepared`: all records."""
+    keep = prepared.place[:, 2] > 0 if prepared.bad else slice(None)
     write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
     layout.write_lines(store / "names.txt", rows.files.names)
     layout.write_metadata(store, rows.metadata)
-    arrays = {name: getattr(prepared, name) for name in ("place", "shape", "hashes", "originals")}
-    for name, array in (arrays | {"split": rows.split, "weight": rows.weight}).items():
+    for name in ("place", "shape", "hashes", "originals"):
+        layout.write_array(store / f"{name}.npy", getattr(prepared, name)[keep])
+    for name, array in (("split", rows.split), ("weight", rows.weight)):
         if array is not None:
             layout.write_array(store / f"{name}.npy", array)
     layout.write_array(store / "labels.npy", np.asfortranarray(rows.labels))  # the start reads rank after rank

@@ -27,9 +27,10 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, counted, list_some, quoted, redacted, shorten
 from linnaeus.files import TEMPORARY, no_follow, read_json, to_json, to_utf8, write_atomic
-from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
+from linnaeus.workloads.taxonomy.manifest.url_files import is_url
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.complete_store import REQUEST, account_lines, finish, remove_intermediate
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("interrupted; give the same command again to continue", file=sys.stderr)
             return 75
         except OSError as error:
-            raise ConfigError(f"{error}; correct this and give the same command again to continue") from error
+            others = "; linnaeus doctor --corrected FILE leaves out such photographs" if is_url(error.filename) else ""
+            raise ConfigError(f"{error}; correct this and give the same command again to continue{others}") from error
         print("\n".join(lines))
     return 0
 
@@ -106,6 +108,8 @@ def prepare(options: argparse.Namespace) -> list[str]:
     store: Path = options.out.expanduser()
     _check_folder(store)
     given = source_config(options)
+    if isinstance(given, ImageFolderConfig) and store.resolve().is_relative_to(Path(given.path).expanduser().resolve()):
+        raise ConfigError(f"OUT: {quoted(str(store), 200)} is in the folder of the photographs, whose files are read; choose one outside")
     config, tables = fetched(given, store)
     rows, config = read_clean(config, test=None)
     if unknown := [rank for rank in config.ranks or () if rank not in rows.tree.ranks]:

@@ -12,7 +12,7 @@ from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
 from linnaeus.workloads.taxonomy.manifest.columns import with_group
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds
-from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, file_split, read_split_file
+from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, check_training, file_split, read_split_file
 from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
 from linnaeus.workloads.taxonomy.manifest.split import NO_SIDE
 from linnaeus.workloads.taxonomy.observations import Source
@@ -43,6 +43,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     names = layout.read_lines(store / "names.txt")
     if config.split_file is not None:
         split = file_split(read_split_file(config.split_file), names, columns, lines)
+        check_training(split, config)
         excluded.add(NOT_IN_FILE, names[np.flatnonzero(split == NO_SIDE)].tolist())
     if config.group_column is not None and config.group_column not in columns:
         kept = list_some([quoted(name) for name in columns]) or "none"

@@ -83,6 +83,7 @@ def test_the_catalogue_of_centroids_of_gbif_is_read_as_it_is(tmp_path):
         ("name,latitude,longitude\na,1,2\n", "has no column kind; its columns must be name, latitude, longitude, kind"),
         ("name,latitude,longitude,kind\na,1,2,town\n", "has the kind 'town'; it must be one of capital, country"),
         ("name,latitude,longitude,kind\na,1,2,other\nb,north,2,other\n", "row 2: latitude must be from -90 to 90"),
+        ("name,latitude,longitude,kind\na,1,2,other\nb, c,1,2,other\n", "has rows that cannot be used: a different number of cells"),
         ("name,latitude,longitude,kind\na,1,200,other\n", "row 1: longitude must be from -180 to 180"),
     ],
 )

@@ -86,7 +86,7 @@ def test_test_rows_by_date_and_a_random_split_of_the_others(dated):
 @pytest.mark.parametrize(
     "keys, message",
     [
-        (["data.split_dates={test:1999-01-01}"], "data.split_dates: no row is dated before 1999-01-01, so none is for training"),
+        (["data.split_dates={test:1999-01-01}"], "data.split_dates gives 75 test, but no train rows"),
         (["data.split_dates={train:2020-01-01}"], "data.split_dates: 'train: 2020-01-01' is not the first day of val or test"),
         (["data.split_dates={test:2020-13-01}"], "data.split_dates: 'test: 2020-13-01' is not the first day of val or test"),
         (["data.split_dates={val:2020-05-01,test:2020-01-01}"], "data.split_dates: val must begin before test"),
@@ -145,7 +145,7 @@ def test_a_start_reads_the_file_once(dated, tmp_path, monkeypatch, encoding):
     path.write_text(path.read_text().rstrip() + "é\n", encoding=encoding)  # a table that is not UTF-8 up to its last line is read again
     given = of_file(tmp_path, [f"{row['path']},{'val' if i % 3 == 0 else 'train'}" for i, row in enumerate(rows)])
     count, read = [], given_split.read_table
-    monkeypatch.setattr(given_split, "read_table", lambda file, *rest: count.append(file) or read(file, *rest))
+    monkeypatch.setattr(given_split, "read_table", lambda file, *rest, **keys: count.append(file) or read(file, *rest, **keys))
     source_of("data=manifest", f"data.path={path}", given)
     assert len(count) == 1
     assert doctor_cli.main(["manifest", f"data.path={path}", given, "--no-images", f"--out={tmp_path / 'doctor'}"]) == 0
@@ -164,12 +164,14 @@ def test_a_start_reads_the_file_once(dated, tmp_path, monkeypatch, encoding):
         (["a.jpg,train", "a.jpg ,val"], "photograph,split", "1 id on two sides, such as 'a.jpg'"),
         (["a.jpg,train"], "photograph,side", "has the columns photograph, side; it must have photograph"),
         (["a.jpg,train"], "observer,split", "its ids are of 'observer', which the source does not have"),
+        (["a.jpg,train", "b, c.jpg,val"], "photograph,split", "rows that cannot be used: a different number of cells than the header (1)"),
         (["a.jpg,perhaps"], "photograph,split", "'split' contains 'perhaps'; every row must have train, val or test"),
-        (["a.jpg,test"], "photograph,split", "it must contain train"),
+        (["{path},test"], "photograph,split", "data.split_file gives 1 test, but no train rows, which training needs"),
     ],
 )
 def test_files_that_are_refused(dated, tmp_path, lines, header, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
+        lines = [line.format(path=dated[1][0]["path"]) for line in lines]
         source_of("data=manifest", f"data.path={dated[0]}", of_file(tmp_path, lines, header))
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import column
 from linnaeus.workloads.taxonomy.sources.image_folder import ranks_of_names
+from linnaeus.workloads.taxonomy.store import prepare_store
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
 
@@ -145,3 +146,13 @@ def test_a_link_to_itself_is_a_missing_photograph(tmp_path):
     (tmp_path / "Quercus robur/loop.jpg").symlink_to("loop.jpg")
     source = source_of("data=image_folder", path, "data.max_bad_fraction=0.2")
     assert source.excluded == {"image file missing": 1} and len(source.ids) == 8
+
+
+def test_a_store_in_the_folder_of_the_photographs_is_refused(tmp_path, capsys):
+    """Its files would be counted as records when the preparation continues."""
+    path = folder_of(tmp_path / "photos", "Quercus robur")
+    for out in (tmp_path / "photos/store", tmp_path / "photos/../photos/a/b"):
+        with pytest.raises(SystemExit):
+            prepare_store.main(["image_folder", str(out), path])
+        assert "is in the folder of the photographs" in capsys.readouterr().err and not (tmp_path / "photos/store").exists()
+    assert prepare_store.main(["image_folder", str(tmp_path / "photos-store"), path, "--processes=1"]) == 0

@@ -2,6 +2,7 @@
 kill."""
 
 import csv
+import errno
 import http.server
 import importlib.util
 import os
@@ -10,10 +11,13 @@ import re
 import shutil
 import socket
 import ssl
+import sys
+import time
 import zipfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -21,7 +25,9 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
+from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest import url_files
+from linnaeus.workloads.taxonomy.manifest.image_files import UNREACHABLE
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, UrlFolder, is_url, parent_url, url_below
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
@@ -471,11 +477,6 @@ def test_errors_of_a_url_are_those_of_files(tmp_path, memory):
     with pytest.raises(OSError, match="No such file"):
         found.read(1)
 
-    class Forbidden(Exception):
-        status = 403
-
-    with pytest.raises(PermissionError), url_files.reading("https://x"):
-        raise Forbidden
     of_libraries = (RuntimeError("boom"), ssl.SSLError(1, "boom"), ssl.SSLWantReadError(2, "boom"), socket.gaierror(-2, "boom"))
     for error in of_libraries:  # their numbers are not those of the system: 1 and 2 would mean that a photograph is missing for good
         with pytest.raises(OSError, match=r"\[Errno 5\].*boom"), url_files.reading("https://x"):
@@ -489,6 +490,105 @@ def test_errors_of_a_url_are_those_of_files(tmp_path, memory):
     archive.write_bytes(damaged)
     with pytest.raises(NotAnImage, match="damaged in the archive: Bad CRC-32"):
         UrlFiles(f"zip://::file://{archive}", ["1.png"]).read(0)
+
+
+class Answer(Exception):
+    """Error of aiohttp for an answer of a web server."""
+
+    def __init__(self, status, message=""):
+        self.status, self.message = status, message
+
+
+class TooManyRedirects(Answer):
+    """Error of aiohttp for an answer that leads to itself."""
+
+
+@pytest.mark.parametrize(
+    "error, number, text",
+    [
+        *[(Answer(status), errno.ENOENT, "No such file") for status in (404, 410)],
+        *[(Answer(status), errno.EACCES, "Permission denied") for status in (400, 401, 403, 405, 451)],
+        *[(Answer(status, "Busy"), errno.EIO, f"the server answered {status} Busy") for status in (408, 425, 429, 500, 503)],
+        (TooManyRedirects(0), errno.ELOOP, "Too many levels"),
+    ],
+)
+def test_answers_after_which_a_further_attempt_is_useless(error, number, text):
+    with pytest.raises(OSError, match=text) as ended, url_files.reading("https://x/a.jpg"):
+        raise error
+    assert ended.value.errno == number and (number in url_files.FINAL) == (number != errno.EIO)
+
+
+def test_a_transfer_may_take_any_time(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", SimpleNamespace(ClientTimeout=dict))
+    patience = {"total": None, "sock_connect": url_files.SILENCE, "sock_read": url_files.SILENCE}
+    for url in ("https://host/a.zip", "zip://a.csv::https://host/a.zip", "zip://a.csv::simplecache::https://host/a.zip"):
+        assert url_files._web_options(url) == {"https": {"client_kwargs": {"timeout": patience}}}
+    monkeypatch.setitem(fsspec.config.conf, "http", {"client_kwargs": {"trust_env": True, "timeout": 5}})
+    assert url_files._web_options("http://host/a") == {"http": {"client_kwargs": {"trust_env": True, "timeout": 5}}}
+    assert url_files._web_options("memory://a") == url_files._web_options("s3://https/a") == {}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("aiohttp") is None, reason="https:// needs aiohttp")
+def test_a_table_that_arrives_slowly_is_fetched(tmp_path, monkeypatch):
+    import aiohttp
+
+    monkeypatch.setattr("aiohttp.client.DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.5))  # 5 minutes
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "15")
+            self.end_headers()
+            for _ in range(3 if self.command == "GET" else 0):
+                self.wfile.write(b"path\n")
+                time.sleep(0.4)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever)
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/a.csv"
+            assert fetched_tables._Copies(tmp_path).file(url, "path").read_text() == "path\n" * 3
+        finally:
+            server.shutdown()
+
+
+def test_the_doctor_names_photographs_on_a_server_that_does_not_answer(records, tmp_path, memory, monkeypatch, capsys):
+    """`linnaeus prepare` stops at each of them; the corrected manifest does not have them."""
+    url, kind, asked = memory(records.folder), type(fsspec.filesystem("memory")), Counter()
+    gone, answer = [row["path"] for row in records.rows[::9]], kind.info
+
+    def info(fs, path, **keys):
+        asked[path] += 1
+        if path.removeprefix("/data/") in gone:
+            raise TimeoutError
+        return answer(fs, path, **keys)
+
+    monkeypatch.setattr(kind, "info", info)
+    given = ["manifest", f"data.path={records.folder / 'manifest.csv'}", f"data.root={url}"]
+    assert prepare("manifest", tmp_path / "store", *given[1:]) == 2
+    error = capsys.readouterr().err
+    assert "TimeoutError" in error and "linnaeus doctor --corrected FILE leaves out such photographs" in error
+    fixed = tmp_path / "fixed.csv"
+    assert doctor_cli.main([*given, "--no-images", f"--out={tmp_path / 'doctor'}", f"--corrected={fixed}"]) == 0
+    assert f"{fixed}: {len(gone)} rows left out" in capsys.readouterr().out
+    with (tmp_path / "doctor/findings.csv").open(newline="") as file:
+        named = [row["photograph"] for row in csv.DictReader(file) if row["check"] == "image file on a server that does not answer"]
+    assert named == gone
+    assert prepare("manifest", tmp_path / "store", f"data.path={fixed}", f"data.root={url}") == 0
+    assert read_record(tmp_path / "store")["records"] == len(records.rows) - len(gone)
+    asked.clear()
+    monkeypatch.setattr(url_files, "GIVE_UP", 2)
+    monkeypatch.setattr(url_files, "BLOCK", len(records.rows))  # one thread
+    gone = [row["path"] for row in records.rows]
+    found = UrlFiles(url, gone)
+    assert (found.tolerant().sizes() == UNREACHABLE).all() and len(asked) == 2
+    with pytest.raises(OSError, match="TimeoutError"):
+        found.sizes()
 
 
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])

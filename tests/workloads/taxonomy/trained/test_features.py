@@ -105,23 +105,28 @@ def test_photographs_that_cannot_be_read_are_named_and_have_no_features(finished
 
 
 def test_a_split_chooses_rows_of_the_run_or_of_a_manifest(finished, tmp_path, capsys):
-    """Use a manifest of 60 training and 30 validation rows, and one with test rows in a column of another name."""
+    """Use a manifest of 60 training and 30 validation rows, and those with test rows in a column of another name, with and without
+    training rows."""
     rows, model = finished.rows(), linnaeus.load_model(finished.bundle)
     lines = finished.manifest.read_text().splitlines()
     other = finished.manifest.with_name("other.csv")
     other.write_text("\n".join([lines[0].removesuffix("split") + "side", *(line.replace(",val", ",test") for line in lines[1:])]))
+    only_test = finished.manifest.with_name("only_test.csv")
+    only_test.write_text("\n".join(line for line in other.read_text().splitlines() if not line.endswith(",train")))
     of_manifest = [finished.bundle, "--manifest", finished.manifest]
     for words, word in (
         ([finished.run, "--split", "validation"], "val"),
         ([*of_manifest, "--split", "validation"], "val"),
         ([finished.bundle, "--manifest", other, "--setting", "data.split_column=side", "--split", "test"], "val"),
+        ([finished.bundle, "--manifest", only_test, "--setting", "data.split_column=side", "--split", "test"], "val"),
         ([*of_manifest, "--split", "training"], "train"),
         ([finished.run, "--split", "training", "--without-metadata"], "train"),
     ):
         out, chosen = tmp_path / "features.npy", [row for row in rows if row["split"] == word]
         assert embed(*words, "--out", out) == 0
         printed = capsys.readouterr().out
-        assert f"the {words[2]} rows of {finished.run}" in printed or f"rows by '{'side' if other in words else 'split'}': " in printed
+        column = "side" if "--setting" in words else "split"
+        assert f"the {words[2]} rows of {finished.run}" in printed or f"rows by '{column}': " in printed
         given = {} if "--without-metadata" in words else {name: [place(row).get(name) for row in chosen] for name in GIVEN}
         index = read_index(out)
         assert index.names == [row["path"] for row in chosen] and len(chosen) == (30 if word == "val" else 60)

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from linnaeus.errors import counted, one_line
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs

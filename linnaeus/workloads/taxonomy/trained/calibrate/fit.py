@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from linnaeus.errors import counted
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence, fit_temperature, fit_thresholds, is_tuning, one_of_each

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, one_line
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.contents import WIDE, wide_hash
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage

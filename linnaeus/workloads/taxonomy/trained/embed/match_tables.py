@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from linnaeus.errors import ConfigError, counted
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.trained.embed.cosine_search import QUERIES, nearest, neighbours, pairs
 from linnaeus.workloads.taxonomy.trained.embed.embedding import Embedded, embed_batches
 from linnaeus.workloads.taxonomy.trained.embed.feature_files import replacing

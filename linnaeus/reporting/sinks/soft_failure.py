@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from linnaeus.reporting.console import LOGGER
+from linnaeus.reporting.terminal.console import LOGGER
 
 
 class SoftFailure:

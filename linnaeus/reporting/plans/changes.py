@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from linnaeus.config.schema import Config
 from linnaeus.durations import first_step_at
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.plan import clock_cadences, describe_augmentation, describe_image_sizes, describe_phases, describe_ramp
+from linnaeus.reporting.plans.plan import clock_cadences, describe_augmentation, describe_image_sizes, describe_phases, describe_ramp
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.length import training_length
 from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_schedule_params

@@ -9,8 +9,8 @@ from typing import Any
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
-from linnaeus.reporting.log_sinks import Row
-from linnaeus.reporting.rows import numbered_rows
+from linnaeus.reporting.jsonl.rows import numbered_rows
+from linnaeus.reporting.sinks.log_sinks import Row
 from linnaeus.rundir.run_record import created_at
 from linnaeus.rundir.saved_run import read_configuration, read_record
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from linnaeus.errors import counted
-from linnaeus.reporting.row_writer import RowWriter
-from linnaeus.reporting.rows import merge_rows, read_rows
+from linnaeus.reporting.jsonl.row_writer import RowWriter
+from linnaeus.reporting.jsonl.rows import merge_rows, read_rows
 
 Row = tuple[str, int, dict[str, Any]]  # (stream, position, row)
 

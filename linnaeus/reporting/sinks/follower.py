@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.reporting.log_sinks import Row
-from linnaeus.reporting.soft_failure import SoftFailure
+from linnaeus.reporting.sinks.log_sinks import Row
+from linnaeus.reporting.sinks.soft_failure import SoftFailure
 
 END_TIMEOUT = 30.0  # seconds for which the end of the run waits for the last rows; the process continues alone after that
 

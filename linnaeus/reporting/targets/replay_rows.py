@@ -7,7 +7,7 @@ The rows keep their names. A replay compares the rows at the destination with th
 interrupted, or made while the run trains. A replay to a place that the running launch or another replay writes to is refused.
 
 With `--follow` the program sends new rows until its stdin is closed. A run with `logger.mlflow` or `logger.trackio` starts the program with
-this option (`follower.py`).
+this option (`sinks/follower.py`).
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from linnaeus.errors import ConfigError, RunFailed, counted, one_line
 from linnaeus.files import no_follow
-from linnaeus.reporting.saved_rows import STREAMS, SavedRows, open_run
+from linnaeus.reporting.sinks.saved_rows import STREAMS, SavedRows, open_run
 from linnaeus.reporting.targets import FOLLOWED, PACKAGES, Target, missing_package, open_target
 from linnaeus.rundir.lock import has_owner
 from linnaeus.rundir.saved_run import without_comparison

@@ -15,7 +15,7 @@ from linnaeus.reporting.formatting import (
     format_value,
     pass_words,
 )
-from linnaeus.reporting.progress_report import ReportData, loss, memory, model, phase, progress, samples
+from linnaeus.reporting.terminal.progress_report import ReportData, loss, memory, model, phase, progress, samples
 
 WIDTH = 70  # columns, without the time stamp
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from linnaeus.errors import counted
 from linnaeus.health import Alarm
-from linnaeus.reporting.row_writer import RowWriter
-from linnaeus.reporting.rows import read_rows
+from linnaeus.reporting.jsonl.row_writer import RowWriter
+from linnaeus.reporting.jsonl.rows import read_rows
 
 log = logging.getLogger("linnaeus")
 

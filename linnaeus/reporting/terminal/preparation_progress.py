@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from linnaeus.reporting.console import draws_panel
 from linnaeus.reporting.formatting import format_duration
-from linnaeus.reporting.live import REDRAW, start_live
+from linnaeus.reporting.terminal.console import draws_panel
+from linnaeus.reporting.terminal.live import REDRAW, start_live
 
 log = logging.getLogger("linnaeus")
 
@@ -77,6 +77,6 @@ class PreparationProgress:
             self._live, self._due = None, math.inf
 
     def _render(self, width: int) -> Any:
-        from linnaeus.reporting.panel import preparation_row
+        from linnaeus.reporting.terminal.panel import preparation_row
 
         return preparation_row(self.done / self.total, f"{self.activity}, {format_duration(self._left)} left", width)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.files import write_atomic
-from linnaeus.reporting.log_sinks import Row
-from linnaeus.reporting.rows import read_rows
-from linnaeus.reporting.soft_failure import SoftFailure
+from linnaeus.reporting.jsonl.rows import read_rows
+from linnaeus.reporting.sinks.log_sinks import Row
+from linnaeus.reporting.sinks.soft_failure import SoftFailure
 
 FOLDER = "csv"
 STREAMS = ("metrics", "timings")

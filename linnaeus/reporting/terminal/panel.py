@@ -15,12 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from linnaeus.reporting.brief_report import brief_numbers
 from linnaeus.reporting.formatting import fit, format_duration, format_loss, format_percent, sparkline
-from linnaeus.reporting.progress_report import ReportData
+from linnaeus.reporting.terminal.brief_report import brief_numbers
+from linnaeus.reporting.terminal.progress_report import ReportData
 
 if TYPE_CHECKING:
-    from linnaeus.reporting.display import View
+    from linnaeus.reporting.terminal.display import View
 
 NAME, NUMBER, GAP = 11, 10, 2  # columns of the names of rows, of a number in the table of tasks, and between two columns
 CURVE = 6  # columns of a chart beside a number

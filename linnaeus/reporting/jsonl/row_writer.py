@@ -1,4 +1,4 @@
-"""Append rows of metrics to a file, and cut the file back when a run resumes (`linnaeus.reporting.rows` has the format).
+"""Append rows of metrics to a file, and cut the file back when a run resumes (`linnaeus.reporting.jsonl.rows` has the format).
 
 Writing: each row is passed to the operating system at once, so a killed process loses no row. `sync` also flushes the rows to the disk. If
 the disk refuses a write, the rows wait in memory, up to `MAX_PENDING_BYTES`, and are tried again with every later row and `sync`.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.files import no_follow, sync_file, write_atomic
-from linnaeus.reporting.rows import are_rows_until, complete_lines, format_row, name_lines, parse_row, whole_lines
+from linnaeus.reporting.jsonl.rows import are_rows_until, complete_lines, format_row, name_lines, parse_row, whole_lines
 
 log = logging.getLogger("linnaeus")
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from linnaeus.reporting.brief_report import brief_report
-from linnaeus.reporting.console import CONSOLE_ONLY, is_terminal
 from linnaeus.reporting.formatting import format_duration, format_loss, pass_words
-from linnaeus.reporting.live import REDRAW, start_live
-from linnaeus.reporting.progress_report import ReportData
+from linnaeus.reporting.terminal.brief_report import brief_report
+from linnaeus.reporting.terminal.console import CONSOLE_ONLY, is_terminal
+from linnaeus.reporting.terminal.live import REDRAW, start_live
+from linnaeus.reporting.terminal.progress_report import ReportData
 
 log = logging.getLogger("linnaeus")
 
@@ -196,7 +196,7 @@ class ProgressDisplay:
     # -- drawing ---------------------------------------------------------------------------------------------------------
 
     def _render(self, width: int) -> Any:
-        from linnaeus.reporting.panel import render
+        from linnaeus.reporting.terminal.panel import render
 
         return render(self._view, width)
 

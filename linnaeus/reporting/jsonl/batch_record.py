@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from linnaeus.reporting.row_writer import RowWriter
+from linnaeus.reporting.jsonl.row_writer import RowWriter
 
 
 class BatchRecord(RowWriter):

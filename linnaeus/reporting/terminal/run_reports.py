@@ -23,10 +23,10 @@ from typing import Any
 from linnaeus.config.schema import Config
 from linnaeus.errors import counted
 from linnaeus.files import from_finite
-from linnaeus.reporting.display import ProgressDisplay
-from linnaeus.reporting.progress_report import ReportData, describe_report
-from linnaeus.reporting.row_writer import RowWriter
-from linnaeus.reporting.throughput import REPORTS, Costs, Throughput, expected_seconds
+from linnaeus.reporting.jsonl.row_writer import RowWriter
+from linnaeus.reporting.performance.throughput import REPORTS, Costs, Throughput, expected_seconds
+from linnaeus.reporting.terminal.display import ProgressDisplay
+from linnaeus.reporting.terminal.progress_report import ReportData, describe_report
 
 log = logging.getLogger("linnaeus")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.files import remove_directory
-from linnaeus.reporting.log_sinks import Row
-from linnaeus.reporting.saved_rows import SavedRows, open_run
-from linnaeus.reporting.soft_failure import SoftFailure
+from linnaeus.reporting.sinks.log_sinks import Row
+from linnaeus.reporting.sinks.saved_rows import SavedRows, open_run
+from linnaeus.reporting.sinks.soft_failure import SoftFailure
 
 FOLDER = "tensorboard"
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.files import read_json, to_json, write_atomic
-from linnaeus.reporting.console import LOGGER
-from linnaeus.reporting.log_sinks import Row
-from linnaeus.reporting.rows import whole_lines
+from linnaeus.reporting.jsonl.rows import whole_lines
+from linnaeus.reporting.sinks.log_sinks import Row
+from linnaeus.reporting.terminal.console import LOGGER
 
 START_TIMEOUT = 100.0  # seconds; W&B itself stops trying to reach its server after 90 s and then names the reason
 SEND_TIMEOUT = 60.0  # a row takes milliseconds; only the rows behind a blocked one wait for it

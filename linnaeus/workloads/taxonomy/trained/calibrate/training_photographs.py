@@ -19,7 +19,7 @@ from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, Source
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
 from linnaeus.workloads.taxonomy.store.store_layout import read_record
-from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.workload import build_data_source
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.workloads.taxonomy.trained.checklist import check_file
+from linnaeus.workloads.taxonomy.trained.restrictions.checklist import check_file
 
 
 def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
-from linnaeus.workloads.taxonomy.trained.checklist import check_file, table_rows
-from linnaeus.workloads.taxonomy.trained.restriction import Restriction, Row, of_rows
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.restrictions.checklist import check_file, table_rows
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Restriction, Row, of_rows
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 
 COLUMNS = ("region", "countrycode", "country")  # normalised names
 SHOWN = 8  # regions in a message

@@ -11,9 +11,9 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import encode
-from linnaeus.workloads.taxonomy.trained.journal import batch_of_journal
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import BATCH, TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.batches.journal import batch_of_journal
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import BATCH, TrainedClassifier
 
 LARGEST = 1024
 GAIN = 1.05  # least gain in photographs per second for which a batch is made twice as large

@@ -24,9 +24,9 @@ from linnaeus.checkpoint.initial_weights import InitialWeights, read_safetensors
 from linnaeus.checkpoint.weight_files import write_weights
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import commit_directory, file_digest, to_json, write_atomic
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, load_prior
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior, load_prior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.trained_models import own_file, own_json
 

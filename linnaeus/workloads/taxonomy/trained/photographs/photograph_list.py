@@ -20,9 +20,9 @@ from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
-from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.split_rows import rows_of_manifest, rows_of_run
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.photographs.manifest_configuration import manifest_configuration
+from linnaeus.workloads.taxonomy.trained.photographs.split_rows import rows_of_manifest, rows_of_run
 
 MAGIC = frozenset("*?[")
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linnaeus.workloads.taxonomy.trained.checklist import read_checklist
-from linnaeus.workloads.taxonomy.trained.regions import Regions, split_region
-from linnaeus.workloads.taxonomy.trained.restriction import of_clades
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.restrictions.checklist import read_checklist
+from linnaeus.workloads.taxonomy.trained.restrictions.regions import Regions, split_region
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import of_clades
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
 
 def restrict(

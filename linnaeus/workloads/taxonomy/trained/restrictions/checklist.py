@@ -25,9 +25,9 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, RANK_ORDER
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
-from linnaeus.workloads.taxonomy.trained.restriction import Listed, Restriction, Row, of_rows
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex, spaced
-from linnaeus.workloads.taxonomy.trained.zipped_table import unpacked_table
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Listed, Restriction, Row, of_rows
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex, spaced
+from linnaeus.workloads.taxonomy.trained.restrictions.zipped_table import unpacked_table
 
 NAMES = ("canonicalname", "scientificname", "acceptedscientificname", "taxonname", "taxon", "name", "species")
 RANKS = ("taxonrank", "rank")

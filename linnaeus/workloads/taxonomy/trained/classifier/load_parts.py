@@ -14,12 +14,12 @@ from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.components import PARTS
-from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.description import VIEWS, Description
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRecord, load_prior
-from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.bundle import CALIBRATION, is_bundle, load_bundle
+from linnaeus.workloads.taxonomy.trained.classifier.description import VIEWS, Description
+from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior, PriorRecord, load_prior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.trained_models import workload_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from linnaeus.errors import ConfigError, counted
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+    from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 OF_ALL = {  # option -> its meaning
     "latitude": "degrees north",
@@ -77,8 +77,8 @@ def photographs_of(
     `Description`.
 
     Raise `ConfigError` as `from_paths`, `from_manifest` and `from_run` do, and for the rows of a bundle, which has no data."""
-    from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
-    from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths, from_run
+    from linnaeus.workloads.taxonomy.trained.classifier.bundle import is_bundle
+    from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import from_manifest, from_paths, from_run
 
     if options.split and not options.manifest and is_bundle(options.model):
         raise ConfigError(f"--split {options.split}: {options.model} is a bundle, which has no data; give its run, or --manifest FILE")

@@ -23,13 +23,13 @@ from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from linnaeus.workloads.taxonomy.trained.answers import Scored
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs, only_possible
-from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
-from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, name_of, read_photograph
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.photograph_inputs import Photograph, name_of, read_photograph
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Scored
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import class_log_probs, only_possible
+from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import familiarity
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Images = Sequence[np.ndarray] | np.ndarray  # photographs or their central squares, see `TrainedNetwork.batch`

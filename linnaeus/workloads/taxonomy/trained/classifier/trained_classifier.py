@@ -19,12 +19,12 @@ from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.heads.head import group_mean
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.answers import MEAN, PRODUCT, TOGETHER, Answers, Asked, Prediction
-from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
-from linnaeus.workloads.taxonomy.trained.trained_network import Images, TrainedNetwork
+from linnaeus.workloads.taxonomy.trained.classifier.photograph_inputs import Photograph, is_one, name_of
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_network import Images, TrainedNetwork
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import MEAN, PRODUCT, TOGETHER, Answers, Asked, Prediction
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Restriction, of_names
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 
 BATCH = 32  # photographs per forward pass of `predict` and `embed`
 USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import torch
 
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch, read_batches
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import ReadBatch, read_batches
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 Result = TypeVar("Result")
 AT_ONCE = 4  # batches whose activations may be in memory together

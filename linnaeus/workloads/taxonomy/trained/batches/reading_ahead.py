@@ -14,8 +14,8 @@ from linnaeus.errors import counted, one_line
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 AHEAD = 3  # batches that are read in advance
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.trained.rollup import NONE, answer_ranks, confident_paths
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import NONE, answer_ranks, confident_paths
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 TOGETHER = MEAN, PRODUCT = "mean", "product"

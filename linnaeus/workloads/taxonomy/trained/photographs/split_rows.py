@@ -23,7 +23,7 @@ def rows_of_run(run: Path, split: str, components: Sequence[str]) -> tuple[Sourc
     """Return the data of the run in the directory `run`, and the positions of the rows of a split, int64 [M].
 
     `components`: metadata components to read. Raise `ConfigError` if the data cannot be read, or have no such rows."""
-    from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
     config = configuration_of(run)

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained.answers import Asked
-from linnaeus.workloads.taxonomy.trained.place_prior import PriorRecord
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Asked
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PriorRecord
 
 VERSION = 2  # 1: the temperatures of heads with one distribution over the tree divided the scores of whole ranks
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
-from linnaeus.workloads.taxonomy.trained.taxon_index import SEVERAL, TaxonIndex
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import SEVERAL, TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

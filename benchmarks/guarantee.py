@@ -38,9 +38,9 @@ from linnaeus.workloads.taxonomy.heads.marginal import MarginalScores
 from linnaeus.workloads.taxonomy.trained.calibrate import guarantee, labelled
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import COVERAGES, Evidence, fit_temperature, fit_thresholds, is_tuning
 from linnaeus.workloads.taxonomy.trained.calibrate.fit import batches
-from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
-from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-from linnaeus.workloads.taxonomy.trained.rollup import UNKNOWN, WRONG, Paths, confident_paths, outcomes
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
+from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import class_log_probs
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import UNKNOWN, WRONG, Paths, confident_paths, outcomes
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 PRECISIONS, CONFIDENCE, SHARE, FIXED = (0.9, 0.95, 0.99), 0.95, 0.95, 0.65

@@ -40,7 +40,7 @@ from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import SampleIndex
 from linnaeus.distributed import DistributedContext
-from linnaeus.reporting.throughput import peak_flops, utilisation
+from linnaeus.reporting.performance.throughput import peak_flops, utilisation
 from linnaeus.train.building.planning import Plan
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.language.model.token_loss import IGNORED

@@ -45,11 +45,11 @@ from benchmarks.machine import describe_machine, write_numbers
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.workloads.taxonomy.config import HeadConfig, TimmConfig
 from linnaeus.workloads.taxonomy.models import build_network
-from linnaeus.workloads.taxonomy.trained.bundle import write_bundle
-from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.bundle import write_bundle
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
-from linnaeus.workloads.taxonomy.trained.rollup import answer_ranks, confident_paths
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import answer_ranks, confident_paths
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FOLDER_SHARE, SCRIPT_TIMES, ROLLUP_MS, SERVICE_TIMES = 0.9, 1.5, 60.0, 3.0  # bars

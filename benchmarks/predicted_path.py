@@ -20,8 +20,8 @@ from benchmarks.heads import Difference
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import of_run
-from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
 BATCH = 64
 

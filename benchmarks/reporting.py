@@ -38,7 +38,7 @@ from benchmarks.machine import describe_machine, write_numbers
 from linnaeus.config.load import compose
 from linnaeus.distributed import DistributedContext
 from linnaeus.metrics.student import t_quantile
-from linnaeus.reporting.rows import read_rows
+from linnaeus.reporting.jsonl.rows import read_rows
 
 BAR = 0.001  # of the run
 ON = ["schedule.log=[50steps]", "logger.csv=true", "logger.tensorboard=true", "logger.peak_tflops=0.1"]

@@ -41,7 +41,7 @@ from linnaeus.config.registry import GROUPS
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
 from linnaeus.health.alarm import MEASURED, Alarm
-from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.reporting.jsonl.alarm_log import read_alarms
 from tests import fork_server
 
 CHECKPOINT = ("model.safetensors", "ema.safetensors", "training_state.pt")

@@ -71,7 +71,7 @@ def test_imports_go_downwards():
     "module, text",
     {
         "linnaeus.durations": "from linnaeus.config import compose",
-        "linnaeus.reporting.rows": "from linnaeus.train.state import Training",
+        "linnaeus.reporting.jsonl.rows": "from linnaeus.train.state import Training",
         "linnaeus.checkpoint.format": "from linnaeus.workloads.base import Workload",
         "linnaeus.train.loop": "from linnaeus.workloads.taxonomy import tree",
         "linnaeus.schedule.events": "if TYPE_CHECKING:\n    from linnaeus.progress import TrainingProgress",

@@ -38,7 +38,7 @@ from benchmarks.vision.settings import METADATA, NETWORKS, PLAIN, configure, set
 from benchmarks.vision.starts import measure_starts
 from benchmarks.vision.step_memory import StepMemory
 from linnaeus.distributed import DistributedContext
-from linnaeus.reporting.throughput import peak_flops
+from linnaeus.reporting.performance.throughput import peak_flops
 from linnaeus.train.measuring.model_flops import count_flops
 
 OURS, BARE, TIMM = "linnaeus", "bare loop", "timm's loop"

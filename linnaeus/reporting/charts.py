@@ -1,8 +1,8 @@
 """Draw charts as SVG text: scales, ticks and elements. A plotting library would add about a second of imports to every start.
 
-report.html (`report/line_chart.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) use this module. Colours are SVG
-attributes. The style sheet of report.html overrides them by class and by value, so that charts in report.html follow the light or dark
-theme.
+report.html (`report/line_chart.py`), schedule.svg (`plans/schedule_chart.py`) and sweep.svg (`sweep/picture.py`) use this module. Colours
+are SVG attributes. The style sheet of report.html overrides them by class and by value, so that charts in report.html follow the light or
+dark theme.
 """
 
 from __future__ import annotations

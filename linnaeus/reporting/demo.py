@@ -16,8 +16,8 @@ from linnaeus.config.messages import user_errors
 from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.progress_report import SECTIONS, ReportData, describe_report
-from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
+from linnaeus.reporting.performance.throughput import Reading, Throughput, expected_seconds
+from linnaeus.reporting.terminal.progress_report import SECTIONS, ReportData, describe_report
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.phases import Phases
 

@@ -16,20 +16,20 @@ def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
     loggers: list[Any] = []
     chosen, path = config.logger, directory.path
     if chosen.wandb != "disabled":
-        from linnaeus.reporting.wandb_logger import WandbLogger
+        from linnaeus.reporting.sinks.wandb_logger import WandbLogger
 
         name, project = f"{config.run.experiment}/{path.name}", chosen.wandb_project
         loggers.append(WandbLogger(path, run_id=directory.run_id, mode=chosen.wandb, project=project, name=name, config=directory.saved))
     if chosen.tensorboard:
-        from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
+        from linnaeus.reporting.sinks.tensorboard_logger import TensorBoardLogger
 
         loggers.append(TensorBoardLogger(path))
     if chosen.csv:
-        from linnaeus.reporting.csv_logger import CsvLogger
+        from linnaeus.reporting.sinks.csv_logger import CsvLogger
 
         loggers.append(CsvLogger(path))
     if chosen.mlflow or chosen.trackio:
-        from linnaeus.reporting.follower import Follower
+        from linnaeus.reporting.sinks.follower import Follower
         from linnaeus.reporting.targets import missing_package
 
         address = {} if chosen.mlflow_uri is None else {"MLFLOW_TRACKING_URI": chosen.mlflow_uri}

@@ -18,8 +18,8 @@ from typing import Any
 from linnaeus.config.environment import hide
 from linnaeus.errors import counted
 from linnaeus.files import read_json, to_json, write_atomic
-from linnaeus.reporting.console import LOGGER
-from linnaeus.reporting.soft_failure import SoftFailure
+from linnaeus.reporting.sinks.soft_failure import SoftFailure
+from linnaeus.reporting.terminal.console import LOGGER
 
 EVENTS = ("start", "milestones", "best", "warnings", "end")
 TYPES = {"warnings": "warning", "end": "success", "failed": "failure"}  # of apprise, which shows a colour or an icon; otherwise info

@@ -14,8 +14,8 @@ from linnaeus.distributed.signals import StoppedBeforeTraining
 from linnaeus.distributed.watchdog import ProcessLost, is_connection_error
 from linnaeus.errors import RunFailed, counted
 from linnaeus.progress import TrainingProgress
-from linnaeus.reporting.console import RESULT
-from linnaeus.reporting.ending import describe_end
+from linnaeus.reporting.terminal.console import RESULT
+from linnaeus.reporting.terminal.ending import describe_end
 from linnaeus.rundir.repeat import another_seed
 from linnaeus.train import saving
 from linnaeus.train.logged_errors import log_page_errors, log_write_errors

@@ -23,16 +23,16 @@ from linnaeus.files import to_csv, to_json, write_atomic
 from linnaeus.health import Alarm
 from linnaeus.metrics.streaming import SAMPLES
 from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file
-from linnaeus.reporting.alarm_log import AlarmLog
-from linnaeus.reporting.batch_record import BatchRecord
-from linnaeus.reporting.brief_report import brief_validation
-from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.jsonl.alarm_log import AlarmLog
+from linnaeus.reporting.jsonl.batch_record import BatchRecord
 from linnaeus.reporting.loggers import build_loggers
 from linnaeus.reporting.notifications import Notifier
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import write_report
 from linnaeus.reporting.results import write_summary
-from linnaeus.reporting.run_reports import RunReports
+from linnaeus.reporting.terminal.brief_report import brief_validation
+from linnaeus.reporting.terminal.console import CONSOLE_ONLY
+from linnaeus.reporting.terminal.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.finished_run import read_summary
 from linnaeus.rundir.validation_results import ValidationResults

@@ -13,7 +13,7 @@ from linnaeus.checkpoint.loading import CheckpointDamaged
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import read_or_refuse
-from linnaeus.reporting.changes import describe_changes
+from linnaeus.reporting.plans.changes import describe_changes
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.identity import config_difference
 from linnaeus.train import saving

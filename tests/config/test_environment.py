@@ -41,7 +41,7 @@ def files_with(root: Path, text: str) -> list[str]:
 def test_no_file_of_a_run_contains_them_and_a_resume_reads_them_again(folder, monkeypatch):
     config = runs.configuration("language", folder / "runs", *SETTINGS)
     assert config.data.path.endswith(f"{MARK}/text.txt") and config.seed == 3
-    with mock.patch("linnaeus.reporting.wandb_logger.WandbLogger") as wandb:
+    with mock.patch("linnaeus.reporting.sinks.wandb_logger.WandbLogger") as wandb:
         with runs.killed(loop, "train_one_step", 3):
             runs.start(config)
         path = runs.run_path(config)
@@ -125,7 +125,7 @@ def test_the_identity_of_a_run_does_not_depend_on_them(folder, monkeypatch):
 
 
 def test_a_repeated_run_reads_them_again(folder, monkeypatch):
-    with mock.patch("linnaeus.reporting.wandb_logger.WandbLogger"):
+    with mock.patch("linnaeus.reporting.sinks.wandb_logger.WandbLogger"):
         path = runs.run("language", folder / "runs", *SETTINGS)
     tree = compose_repeat(str(path), ["run.name=again"])
     assert tree["seed"] == "${oc.decode:${oc.env:LINNAEUS_SEED}}" and typed_config(tree).seed == 3

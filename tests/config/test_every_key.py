@@ -78,7 +78,7 @@ def wandb(config: Any) -> Any:
         raise FloatingPointError(f"{mode} {project}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linnaeus.reporting.wandb_logger.WandbLogger", logger)
+        patch.setattr("linnaeus.reporting.sinks.wandb_logger.WandbLogger", logger)
         return see.ran(config).status
 
 
@@ -87,7 +87,7 @@ def followers(config: Any) -> list[Any]:
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("linnaeus.reporting.targets.missing_package", lambda target: "")
-        patch.setattr("linnaeus.reporting.follower.Follower", lambda path, *words, **named: found.append((words, named)) or ())
+        patch.setattr("linnaeus.reporting.sinks.follower.Follower", lambda path, *words, **named: found.append((words, named)) or ())
         build_loggers(config, SimpleNamespace(path=Path("run")))
     return found
 

@@ -21,7 +21,7 @@ from linnaeus.config import compose, typed_config
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.environment import saved_tree
 from linnaeus.config.load import compose_tree
-from linnaeus.reporting import replay_rows
+from linnaeus.reporting.targets import replay_rows
 from linnaeus.rundir.identity import update_hash
 from linnaeus.rundir.repeat import compose_run, run_config
 from linnaeus.schedule import accumulation_steps

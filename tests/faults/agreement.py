@@ -29,12 +29,12 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.biota.__main__ import _row
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Source
-from linnaeus.workloads.taxonomy.trained.answers import Prediction
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import ARGUMENTS, metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.export_forms import ONNX_PACKAGES
-from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
-from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Prediction
 from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests.workloads.taxonomy.serving.client import running
 

@@ -37,12 +37,12 @@ from linnaeus.files import file_digest, to_json
 from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.serving import serve_cli
-from linnaeus.workloads.taxonomy.trained import bundle
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
-from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRecord, usable_components
+from linnaeus.workloads.taxonomy.trained.classifier import bundle
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration, Precision
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior, PriorRecord, usable_components
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.faults.mutations import DAMAGE
 from tests.faults.watched import watch

@@ -127,8 +127,8 @@ PLACES = (
     Place(RESUME, "restored, nothing cut back", "linnaeus.train.outputs:Outputs.resume"),
     Place(RESUME, "before checkpoints are renamed", "linnaeus.checkpoint.retention:rename_newer"),
     Place(RESUME, "checkpoints renamed", "linnaeus.checkpoint.retention:rename_newer", after=True),
-    Place(RESUME, "before rows are cut", "linnaeus.reporting.row_writer:RowWriter.truncate", within="restore"),
-    Place(RESUME, "rows cut", "linnaeus.reporting.row_writer:RowWriter.truncate", after=True, within="restore"),
+    Place(RESUME, "before rows are cut", "linnaeus.reporting.jsonl.row_writer:RowWriter.truncate", within="restore"),
+    Place(RESUME, "rows cut", "linnaeus.reporting.jsonl.row_writer:RowWriter.truncate", after=True, within="restore"),
     Place(RESUME, "results discarded", "linnaeus.rundir.validation_results:ValidationResults.discard_after", after=True),
     Place(RESUME, "all cut back", "linnaeus.train.restore:restore", after=True),
 )

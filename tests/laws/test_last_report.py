@@ -16,7 +16,7 @@ import pytest
 from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.reporting.formatting import INDENT
-from linnaeus.reporting.run_reports import RunReports
+from linnaeus.reporting.terminal.run_reports import RunReports
 from linnaeus.train import validation
 from linnaeus.train.measuring import readings
 from linnaeus.train.outputs import Outputs

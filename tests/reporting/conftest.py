@@ -6,5 +6,5 @@ import pytest
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
+    monkeypatch.setattr("linnaeus.reporting.sinks.soft_failure.LOGGER.warning", lines.append)
     return lines

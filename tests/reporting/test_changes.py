@@ -9,7 +9,7 @@ from linnaeus.config import compose
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import PlateauConfig, StepConfig
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.reporting.changes import describe_changes
+from linnaeus.reporting.plans.changes import describe_changes
 from tests.schedule.configs import COMPONENTS, make_config
 
 

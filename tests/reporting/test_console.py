@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from linnaeus.reporting import attach_log_file, setup_logging
-from linnaeus.reporting.console import LOGGER, RESULT
 from linnaeus.reporting.results import write_summary
+from linnaeus.reporting.terminal.console import LOGGER, RESULT
 from linnaeus.train.building.build import log_notes
 from tests.reporting.terminal import on_terminal
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
 from linnaeus.reporting import ProgressDisplay, setup_logging
-from linnaeus.reporting.console import RESULT
+from linnaeus.reporting.terminal.console import RESULT
 log = setup_logging(True, sys.argv[1])
 with ProgressDisplay(100, sys.argv[1]) as display:
     for step in range(1, 101):

@@ -12,12 +12,12 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from linnaeus.reporting.brief_report import brief_report, brief_validation
-from linnaeus.reporting.display import ProgressDisplay, View
-from linnaeus.reporting.ending import describe_end
 from linnaeus.reporting.formatting import format_seconds, pass_words, sparkline
-from linnaeus.reporting.panel import render
-from linnaeus.reporting.progress_report import ReportData
+from linnaeus.reporting.terminal.brief_report import brief_report, brief_validation
+from linnaeus.reporting.terminal.display import ProgressDisplay, View
+from linnaeus.reporting.terminal.ending import describe_end
+from linnaeus.reporting.terminal.panel import render
+from linnaeus.reporting.terminal.progress_report import ReportData
 from tests import runs
 
 TASKS = ("order", "family", "genus", "species")
@@ -116,7 +116,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Clock of the display, which a test sets."""
-    monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("linnaeus.reporting.terminal.display.time.monotonic", lambda: now[0])
     now = [0.0]
     return now
 
@@ -130,7 +130,7 @@ def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_
     display.start(100)
     with display:
         assert "100 of 400" in terminal.getvalue() and "none yet" in terminal.getvalue() and "task" not in terminal.getvalue()
-        monkeypatch.setattr("linnaeus.reporting.display.REDRAW", 0.0)
+        monkeypatch.setattr("linnaeus.reporting.terminal.display.REDRAW", 0.0)
         display.results(100, {"val/loss": 2.25, "val/species/top1": 0.25}, TASKS)
         display.results(100, {"val_mask_meta/loss": 9.0, "val_mask_meta/species/top1": 0.125}, TASKS)
         display.report(REPORT)

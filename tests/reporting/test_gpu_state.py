@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from linnaeus.reporting.gpu_state import open_gpu, throttling_reasons
+from linnaeus.reporting.performance.gpu_state import open_gpu, throttling_reasons
 
 
 class FakeError(Exception):

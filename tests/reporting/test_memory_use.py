@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of, shared_memory_of, together
+from linnaeus.reporting.performance.memory_use import MemoryGrowth, memory_of, private_of, shared_memory_of, together
 
 LAST = 1000
 

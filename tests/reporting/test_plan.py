@@ -12,9 +12,9 @@ from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
 from linnaeus.reporting.formatting import ASCII_BARS, BARS
-from linnaeus.reporting.plan import schedule_summary
-from linnaeus.reporting.schedule_chart import LEFT, RIGHT, WIDTH, schedule_picture
-from linnaeus.reporting.schedule_rows import schedule_rows
+from linnaeus.reporting.plans.plan import schedule_summary
+from linnaeus.reporting.plans.schedule_chart import LEFT, RIGHT, WIDTH, schedule_picture
+from linnaeus.reporting.plans.schedule_rows import schedule_rows
 from linnaeus.schedule import ResolvedSchedule, resolve_all_schedule_params
 from tests.schedule.configs import make_config, resolve
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linnaeus.reporting import preparation_progress
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal import preparation_progress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.language import corpus
 from linnaeus.workloads.taxonomy.manifest import contents, image_files, table
 from tests import runs
@@ -23,7 +23,8 @@ from tests.reporting.terminal import on_terminal
 LONG = "a_folder/" * 12 + "photograph.png"
 BAR = f"""
 import sys
-from linnaeus.reporting import preparation_progress, setup_logging
+from linnaeus.reporting.terminal import preparation_progress
+from linnaeus.reporting import setup_logging
 preparation_progress.REDRAW = 0
 log = setup_logging(style=sys.argv[1])
 with preparation_progress.PreparationProgress("comparing photographs", 4, "4") as progress:

@@ -11,7 +11,7 @@ from linnaeus.config import CONF, compose
 from linnaeus.errors import ConfigError
 from linnaeus.reporting import formatting
 from linnaeus.reporting.formatting import INDENT, WIDTH, layout, shorten
-from linnaeus.reporting.progress_report import SECTIONS, ReportData, describe_report
+from linnaeus.reporting.terminal.progress_report import SECTIONS, ReportData, describe_report
 
 DATA = ReportData(
     step=120,

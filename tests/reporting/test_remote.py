@@ -14,10 +14,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from linnaeus.reporting import LogSinks, wandb_logger
-from linnaeus.reporting.replay_rows import main
-from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
-from linnaeus.reporting.wandb_logger import WandbLogger
+from linnaeus.reporting import LogSinks
+from linnaeus.reporting.sinks import wandb_logger
+from linnaeus.reporting.sinks.tensorboard_logger import TensorBoardLogger
+from linnaeus.reporting.sinks.wandb_logger import WandbLogger
+from linnaeus.reporting.targets.replay_rows import main
 from linnaeus.rundir.saved_config import dump_yaml
 
 
@@ -239,7 +240,7 @@ def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, wan
 STOPPED = """
 import os, signal, sys, time
 from pathlib import Path
-import linnaeus.reporting.wandb_logger as module
+import linnaeus.reporting.sinks.wandb_logger as module
 if __name__ == "__main__":
     module.SEND_TIMEOUT, module.WAIT_TIMEOUT = 1.0, 1.0
     logger = module.WandbLogger(Path(sys.argv[1]), run_id="ab12cd34", mode="offline", project="tests", name="a run", config={})

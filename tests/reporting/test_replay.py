@@ -23,12 +23,14 @@ from unittest import mock
 import pytest
 
 from linnaeus.files import to_json
-from linnaeus.reporting import LogSinks, csv_logger, follower, loggers, replay_rows
-from linnaeus.reporting.csv_logger import CsvLogger
-from linnaeus.reporting.follower import Follower
-from linnaeus.reporting.replay_rows import main
-from linnaeus.reporting.rows import format_row
-from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
+from linnaeus.reporting import LogSinks, loggers
+from linnaeus.reporting.jsonl.rows import format_row
+from linnaeus.reporting.sinks import csv_logger, follower
+from linnaeus.reporting.sinks.csv_logger import CsvLogger
+from linnaeus.reporting.sinks.follower import Follower
+from linnaeus.reporting.sinks.tensorboard_logger import TensorBoardLogger
+from linnaeus.reporting.targets import replay_rows
+from linnaeus.reporting.targets.replay_rows import main
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.saved_config import dump_yaml
 from tests import runs, watching
@@ -432,7 +434,7 @@ def test_a_process_that_fails_or_hangs_is_one_line_and_blocks_nothing(
 
 def test_the_process_is_told_the_status_that_summary_json_does_not_contain_yet(run: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from unittest.mock import Mock; from linnaeus.reporting import replay_rows as r; "
+        "import sys; from pathlib import Path; from unittest.mock import Mock; from linnaeus.reporting.targets import replay_rows as r; "
         "r._open = lambda run, options: Mock(close=lambda status: print('closed as', status)); "
         "r.follow(Path(sys.argv[1]), r.parse([sys.argv[1], '--to', 'trackio', '--follow']))"
     )
@@ -461,11 +463,9 @@ def test_a_destination_is_told_how_the_run_has_ended(tmp_path: Path, monkeypatch
 
 def test_the_process_ends_when_the_run_is_killed(run: Path) -> None:
     """The pipe ends with the run, in whatever way it ends."""
-    script = (
-        "import sys, time; from pathlib import Path; from linnaeus.reporting.follower import Follower; f = Follower(Path(sys.argv[1]), "
-    )
-    script += "'mlflow'); f._command = [sys.executable, '-c', 'import sys; sys.stdin.read()']; f.start(0, []); print(f._process.pid, "
-    script += "flush=True); time.sleep(60)"
+    script = "import sys, time; from pathlib import Path; from linnaeus.reporting.sinks.follower import Follower; "
+    script += "f = Follower(Path(sys.argv[1]), 'mlflow'); f._command = [sys.executable, '-c', 'import sys; sys.stdin.read()']; "
+    script += "f.start(0, []); print(f._process.pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", script, str(run)], stdout=subprocess.PIPE, text=True, cwd=runs.ROOT)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())

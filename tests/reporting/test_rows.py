@@ -17,9 +17,10 @@ from unittest.mock import ANY, Mock, call
 import pytest
 
 from linnaeus.health import Alarm
-from linnaeus.reporting import LogSinks, RowWriter, row_writer
-from linnaeus.reporting.alarm_log import AlarmLog
-from linnaeus.reporting.rows import format_row, read_rows
+from linnaeus.reporting import LogSinks, RowWriter
+from linnaeus.reporting.jsonl import row_writer
+from linnaeus.reporting.jsonl.alarm_log import AlarmLog
+from linnaeus.reporting.jsonl.rows import format_row, read_rows
 
 
 def row(step: int) -> dict[str, Any]:

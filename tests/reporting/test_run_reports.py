@@ -229,7 +229,7 @@ def test_each_report_is_written_once_across_a_kill(killed: Config, whole: Path) 
 
 
 def test_negative_control_without_the_cut_reports_are_written_twice(killed: Config) -> None:
-    with mock.patch("linnaeus.reporting.row_writer.RowWriter.truncate", lambda *args, **counts: 0):
+    with mock.patch("linnaeus.reporting.jsonl.row_writer.RowWriter.truncate", lambda *args, **counts: 0):
         assert runs.start(killed) == 0
     assert len(reports(runs.run_path(killed))) > 101
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from linnaeus.reporting.slow_rank import COMPUTE, DATA, HOST, SECTIONS, SlowRank, slowest
+from linnaeus.reporting.performance.slow_rank import COMPUTE, DATA, HOST, SECTIONS, SlowRank, slowest
 
 USUAL = (0.010, 0.080, 0.010)  # seconds of an update
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds, peak_flops, utilisation
+from linnaeus.reporting.performance.throughput import Reading, Throughput, expected_seconds, peak_flops, utilisation
 
 
 def test_the_speed_is_that_of_the_last_reports() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.plan import schedule_summary, unreached
-from linnaeus.reporting.schedule_chart import schedule_picture
+from linnaeus.reporting.plans.plan import schedule_summary, unreached
+from linnaeus.reporting.plans.schedule_chart import schedule_picture
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.schedule.image_sizes import image_sizes
 from tests.schedule.configs import make_config, resolve

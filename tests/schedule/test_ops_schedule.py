@@ -6,7 +6,7 @@ import pytest
 
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.reporting.plan import abbreviate, schedule_summary
+from linnaeus.reporting.plans.plan import abbreviate, schedule_summary
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, training_length
 from linnaeus.schedule.ops_schedule import RATIO_EVERY
 from tests.schedule.configs import COMPONENTS, make_config, resolve

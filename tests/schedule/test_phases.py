@@ -17,9 +17,9 @@ from linnaeus.config.schema_optimization import CosineConfig
 from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_scheduler
-from linnaeus.reporting.changes import describe_changes
-from linnaeus.reporting.plan import schedule_summary, unreached
-from linnaeus.reporting.schedule_chart import schedule_picture
+from linnaeus.reporting.plans.changes import describe_changes
+from linnaeus.reporting.plans.plan import schedule_summary, unreached
+from linnaeus.reporting.plans.schedule_chart import schedule_picture
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.phases import Phases
 from tests.schedule.configs import make_config, resolve

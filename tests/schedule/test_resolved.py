@@ -3,7 +3,7 @@ import pytest
 from linnaeus.config.schema_optimization import LinearGrowthConfig, StepConfig, WSDConfig
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.plan import unreached
+from linnaeus.reporting.plans.plan import unreached
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from tests.schedule.configs import COMPONENTS, make_config, resolve
 

@@ -13,7 +13,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from linnaeus.reporting.rows import complete_lines, parse_row
+from linnaeus.reporting.jsonl.rows import complete_lines, parse_row
 
 BLOCKS = 1000
 

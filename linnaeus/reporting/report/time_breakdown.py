@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from html import escape
 
 from linnaeus.reporting.formatting import format_duration, format_rate
+from linnaeus.reporting.performance.throughput import peak_flops, unknown_peak
 from linnaeus.reporting.report.html_parts import Cell, Column, cards, share_cell, table, text_cell
 from linnaeus.reporting.report.line_chart import charts_of
 from linnaeus.reporting.report.run_charts import speed_charts
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.reporting.throughput import peak_flops, unknown_peak
 
 # Part of `time/<part>_seconds` -> (name, meaning)
 PARTS = {

@@ -1,4 +1,4 @@
-"""Destinations of `linnaeus replay`: one module each, imported only when its rows are sent.
+"""Destinations of `linnaeus replay` (`replay_rows.py`): one module each, imported only when its rows are sent.
 
 A target reads the rows that its destination contains, and sends the missing rows. After that the destination has each row of the run once,
 even if the target is called several times. Destinations that are files in the run directory are replaced by complete files instead.
@@ -7,8 +7,8 @@ even if the target is called several times. Destinations that are files in the r
 import importlib.util
 from typing import Any, Protocol
 
-from linnaeus.reporting.log_sinks import Row
-from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.reporting.sinks.log_sinks import Row
+from linnaeus.reporting.sinks.saved_rows import SavedRows
 
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow", "trackio": "trackio", "csv": None}  # None: no package
 FOLLOWED = ("mlflow", "trackio")  # targets that a process beside the run feeds while it trains

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.reporting.sinks.saved_rows import SavedRows
 from linnaeus.rundir.identity import flatten
 
 TAG = "linnaeus.run_id"

@@ -1,8 +1,8 @@
 """Targets that are files in the run directory: CSV tables and TensorBoard event files. Each replay replaces the files by complete files."""
 
-from linnaeus.reporting import tensorboard_logger
-from linnaeus.reporting.csv_logger import FOLDER, STREAMS, CsvTable, write_tables
-from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.reporting.sinks import tensorboard_logger
+from linnaeus.reporting.sinks.csv_logger import FOLDER, STREAMS, CsvTable, write_tables
+from linnaeus.reporting.sinks.saved_rows import SavedRows
 
 
 class CsvFiles:

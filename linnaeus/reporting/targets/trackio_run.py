@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from linnaeus.files import to_json
-from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.reporting.sinks.saved_rows import SavedRows
 
 OWN = ("step", "timestamp", "global_step")  # what trackio adds to a row that it gives back, and the step, which it keeps beside the row
 

@@ -5,8 +5,8 @@ the folders written before; `wandb sync` uploads it.
 """
 
 from linnaeus.errors import RunFailed
-from linnaeus.reporting.saved_rows import SavedRows
-from linnaeus.reporting.wandb_logger import SentRows, WandbLogger
+from linnaeus.reporting.sinks.saved_rows import SavedRows
+from linnaeus.reporting.sinks.wandb_logger import SentRows, WandbLogger
 
 
 class WandbRun:

@@ -25,10 +25,10 @@ from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts, c
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
 from linnaeus.progress import TrainingStage
 from linnaeus.progress.stages import validation_passes
-from linnaeus.reporting.console import CONSOLE_ONLY
-from linnaeus.reporting.plan import schedule_summary, unreached
-from linnaeus.reporting.schedule_chart import schedule_picture
-from linnaeus.reporting.schedule_rows import schedule_rows
+from linnaeus.reporting.plans.plan import schedule_summary, unreached
+from linnaeus.reporting.plans.schedule_chart import schedule_picture
+from linnaeus.reporting.plans.schedule_rows import schedule_rows
+from linnaeus.reporting.terminal.console import CONSOLE_ONLY
 from linnaeus.schedule import (
     OpsSchedule,
     ResolvedSchedule,

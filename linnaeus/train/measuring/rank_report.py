@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from linnaeus.health import Alarm
-from linnaeus.reporting.gpu_state import GpuState, open_gpu, throttling_reasons
-from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
-from linnaeus.reporting.slow_rank import SlowRank
+from linnaeus.reporting.performance.gpu_state import GpuState, open_gpu, throttling_reasons
+from linnaeus.reporting.performance.memory_use import MemoryGrowth, memory_of, private_of
+from linnaeus.reporting.performance.slow_rank import SlowRank
 from linnaeus.train.measuring.sections import Marks, part_seconds
 
 if TYPE_CHECKING:

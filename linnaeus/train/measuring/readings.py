@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from linnaeus.health import Alarm
-from linnaeus.reporting.progress_report import ReportData
-from linnaeus.reporting.throughput import Costs, peak_flops, unknown_peak, utilisation
+from linnaeus.reporting.performance.throughput import Costs, peak_flops, unknown_peak, utilisation
+from linnaeus.reporting.terminal.progress_report import ReportData
 from linnaeus.train.measuring.health import raise_alarms
 from linnaeus.train.measuring.model_flops import FlopsOfRun
 from linnaeus.train.measuring.timings import memory_now, reading, shared_memory, timings

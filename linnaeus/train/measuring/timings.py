@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from linnaeus.reporting.memory_use import memory_of, shared_memory_of, together
-from linnaeus.reporting.throughput import Reading
+from linnaeus.reporting.performance.memory_use import memory_of, shared_memory_of, together
+from linnaeus.reporting.performance.throughput import Reading
 from linnaeus.train.measuring.data_wait import speed_without_waiting
 from linnaeus.train.state import Training
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from linnaeus import randomness
 from linnaeus.errors import ConfigError, counted
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
 from linnaeus.workloads.language.text_pieces import check_encoding, read_pieces, reading_progress, split_documents

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 
 if TYPE_CHECKING:
     from hashlib import _Hash

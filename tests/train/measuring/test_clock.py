@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from linnaeus.checkpoint import CheckpointWriter
-from linnaeus.reporting.run_reports import RunReports
-from linnaeus.reporting.throughput import Costs, expected_seconds
+from linnaeus.reporting.performance.throughput import Costs, expected_seconds
+from linnaeus.reporting.terminal.run_reports import RunReports
 from linnaeus.train import loop, validation
 from linnaeus.train.measuring import clock
 from linnaeus.train.measuring.clock import Clock, UpdateTimes

@@ -10,7 +10,7 @@ import torch
 from linnaeus.config.load import compose
 from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.distributed.processes import CoreSeconds
-from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.reporting.jsonl.alarm_log import read_alarms
 from linnaeus.train.measuring import data_wait
 from linnaeus.train.measuring.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
 from linnaeus.workloads.taxonomy import transforms

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.reporting.jsonl.alarm_log import read_alarms
 from tests import runs
 
 RATE = ["trainer.length=150steps", "trainer.micro_batch_size=null", "schedule.log=[10steps]", "schedule.report=[25steps]"]

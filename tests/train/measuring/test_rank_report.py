@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from linnaeus.health import Alarm
-from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.reporting.jsonl.alarm_log import read_alarms
 from linnaeus.train.measuring import rank_report
 from linnaeus.train.measuring.rank_report import GPU, GPU_MEMORY, RankReport
 from tests import runs

@@ -20,7 +20,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, one_line, shorten
 from linnaeus.files import refuse_read_only, to_json, write_atomic
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.language.text_pieces import check_encoding, read_pieces, reading_progress, recut
 from linnaeus.workloads.language.tokenizers import PIECE_SIZE
 from linnaeus.workloads.language.trained.continuations import answer_lines, read_questions

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.doctor.perceptual_hash import SIDE as HASH_SIDE
 from linnaeus.workloads.taxonomy.doctor.perceptual_hash import perceptual_hashes, resampled
 from linnaeus.workloads.taxonomy.manifest.contents import content_hash

@@ -18,7 +18,7 @@ from typing import IO, ClassVar, TypeVar
 
 import numpy as np
 
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.decoding import decode, decode_sized, stored_size
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.text_arrays import Names, strings

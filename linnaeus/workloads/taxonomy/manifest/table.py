@@ -30,7 +30,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.reporting.formatting import shorten
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder, from_arrow
 from linnaeus.workloads.taxonomy.manifest.mixed_encoding import Utf8Lines

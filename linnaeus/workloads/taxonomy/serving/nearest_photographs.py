@@ -18,11 +18,11 @@ from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.embed.cosine_search import nearest
 from linnaeus.workloads.taxonomy.trained.embed.feature_index import FeatureIndex
 from linnaeus.workloads.taxonomy.trained.embed.match_tables import check_model
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 SIDE = 192  # pixels of a thumbnail
 

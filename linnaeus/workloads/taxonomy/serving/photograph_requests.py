@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
-from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import ARGUMENTS, metadata_of
 
 PHOTOGRAPH = "photograph"  # name of the file in a form
 FIELDS = (*ARGUMENTS, "top", "clade", "checklist", "region", "heat_map", "nearest")

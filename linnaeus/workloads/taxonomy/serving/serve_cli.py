@@ -25,8 +25,8 @@ from linnaeus.errors import ConfigError, counted, list_some, quoted
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
     from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
-    from linnaeus.workloads.taxonomy.trained.restriction import Restriction
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Restriction
 
 NEEDED = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
 HELD = 32  # requests of the largest size that fit into memory together
@@ -144,9 +144,9 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
     from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
-    from linnaeus.workloads.taxonomy.trained.calibration import calibration_notes
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-    from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict
+    from linnaeus.workloads.taxonomy.trained.probabilities.calibration import calibration_notes
 
     of_all, named = split_checklists(options.checklist)
     region_of_all = None if options.region is None or is_table(options.region) else options.region
@@ -169,10 +169,10 @@ def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argpar
     regions, an index that cannot be read or belongs to another model, and a precision that was not fitted."""
     from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
     from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
+    from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
-    from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
-    from linnaeus.workloads.taxonomy.trained.regions import Regions
-    from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+    from linnaeus.workloads.taxonomy.trained.restrictions.regions import Regions
+    from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 
     checklists: dict[str, Restriction] = {}
     lines: list[str] = []
@@ -195,7 +195,7 @@ def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argpar
 def _card(path: Path, model: TrainedClassifier) -> str:
     """Return the text of the model card: the file in a bundle, or the card that `linnaeus export` would write for a run."""
     from linnaeus.files import read_json
-    from linnaeus.workloads.taxonomy.trained import bundle
+    from linnaeus.workloads.taxonomy.trained.classifier import bundle
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
     from linnaeus.workloads.taxonomy.trained.export.weak_clades import validated_classes
     from linnaeus.workloads.trained_models import own_file, validated

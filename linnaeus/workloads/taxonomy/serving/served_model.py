@@ -15,13 +15,13 @@ from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
 from linnaeus.workloads.taxonomy.serving.photograph_requests import Question
-from linnaeus.workloads.taxonomy.trained.answers import Prediction, Taxon, plain_taxon
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import ARGUMENTS, metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.heat_map import heat_map
-from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
-from linnaeus.workloads.taxonomy.trained.regions import Regions
-from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_clades
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Prediction, Taxon, plain_taxon
+from linnaeus.workloads.taxonomy.trained.restrictions.regions import Regions
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Restriction, of_clades
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 
 KEPT = 64  # restrictions of requests that are kept for the next ones
 

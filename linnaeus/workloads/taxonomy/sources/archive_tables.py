@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name

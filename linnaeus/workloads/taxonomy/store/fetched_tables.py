@@ -21,7 +21,7 @@ from typing import Any
 
 from linnaeus.errors import ConfigError, list_some, quoted, redacted, shorten
 from linnaeus.files import file_digest, read_json, sync_file, to_json, to_utf8, write_atomic
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.config import CamtrapConfig, InatOpenDataConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.image_files import retry
 from linnaeus.workloads.taxonomy.manifest.url_files import DELAYS, FINAL, UrlFolder, is_url, parent_url, reading, url_below

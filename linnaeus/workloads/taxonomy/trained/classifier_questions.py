@@ -12,9 +12,9 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.questions import PLACE_AND_TIME, Answer, Question, Questions, refuse_options
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
 
 def questions(path: Path, options: argparse.Namespace) -> Questions:

@@ -22,7 +22,7 @@ from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.models.mformer import Mformer, TransformerStage
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
 LARGEST = 32  # rows and columns of a heat map
 

@@ -18,9 +18,9 @@ from linnaeus.files import file_digest
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.serving.http_service import HttpService
 from linnaeus.workloads.taxonomy.serving.nearest_photographs import SIDE
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.embed import embed_cli
 from linnaeus.workloads.taxonomy.trained.heat_map import heat_map
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from tests.workloads.taxonomy.serving.client import exchange
 from tests.workloads.taxonomy.serving.test_service import close_to
 from tests.workloads.taxonomy.trained.kept_bundle import ZIP

@@ -27,11 +27,11 @@ from linnaeus.checkpoint.weight_files import write_weights
 from linnaeus.files import file_digest, to_json
 from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig
 from linnaeus.workloads.taxonomy.models import build_network
-from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, CARD, PRIOR, write_bundle
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
-from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRecord
+from linnaeus.workloads.taxonomy.trained.classifier.bundle import CALIBRATION, CARD, PRIOR, write_bundle
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration, Precision
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior, PriorRecord
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 ZIP = Path(__file__).with_suffix(".zip")

@@ -5,9 +5,9 @@ import torch
 
 from linnaeus import load_model
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained import batch_size as module
-from linnaeus.workloads.taxonomy.trained.batch_size import batch_size, fastest, photographs_per_second
-from linnaeus.workloads.taxonomy.trained.journal import Journal
+from linnaeus.workloads.taxonomy.trained.batches import batch_size as module
+from linnaeus.workloads.taxonomy.trained.batches.batch_size import batch_size, fastest, photographs_per_second
+from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
 
 
 def rates(**of_size):

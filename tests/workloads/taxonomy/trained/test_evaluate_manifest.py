@@ -25,12 +25,12 @@ from linnaeus.workloads.taxonomy.config import HeadConfig
 from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins, photograph_groups
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Settings, measure
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import of_model
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs

@@ -16,13 +16,13 @@ import pytest
 
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.sources.camtrap_dp import read_records
-from linnaeus.workloads.taxonomy.trained import journal as journal_module
-from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Scored
-from linnaeus.workloads.taxonomy.trained.journal import Journal
+from linnaeus.workloads.taxonomy.trained.batches import journal as journal_module
+from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of
 from linnaeus.workloads.taxonomy.trained.predict.observation_tables import OBSERVATIONS
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, write_file
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Answers, Asked, Scored
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 

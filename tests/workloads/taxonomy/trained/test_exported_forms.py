@@ -20,11 +20,11 @@ from linnaeus.workloads.taxonomy.components import COMPONENTS, encode
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig, MformerConfig, TimmConfig
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export import export_check, export_forms, export_readme, timm_folder
 from linnaeus.workloads.taxonomy.trained.export.exported_network import export_program
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 from tests import runs
 from tests.workloads.taxonomy.trained.conftest import HAS_ONNX
 from tests.workloads.taxonomy.trees import random_tree

@@ -20,9 +20,18 @@ from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.store import prepare_store, store_layout
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import group_note, matched, of_manifest, read_labels
-from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
-from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
+from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import class_log_probs
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import (
+    NONE,
+    RIGHT,
+    UNKNOWN,
+    WRONG,
+    Paths,
+    answer_ranks,
+    confident_paths,
+    outcomes,
+)
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 from tests.workloads.taxonomy.test_heads import CONFIGS, every, make

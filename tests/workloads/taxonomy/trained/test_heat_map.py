@@ -12,9 +12,9 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig, TimmConfig
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.trained import heat_map
-from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.description import Description
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from tests.covering import every_choice
 
 SIDE = 96

@@ -12,18 +12,18 @@ import pytest
 
 from linnaeus import load_model
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained import journal, reading_ahead
-from linnaeus.workloads.taxonomy.trained.answers import Asked
+from linnaeus.workloads.taxonomy.trained.batches import journal, reading_ahead
 from linnaeus.workloads.taxonomy.trained.embed import embed_cli
 from linnaeus.workloads.taxonomy.trained.embed.embedding import Embedded, from_rows, to_rows
-from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import from_paths
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Asked
 from tests import fork_server
 
 # Run a command, and end it with SIGKILL when a part of the third batch is in the journal.
 KILLED = """
 import importlib, os, signal, sys
-from linnaeus.workloads.taxonomy.trained.journal import Journal
+from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
 append, made = Journal.append, []
 def append_and_die(self, rows):
     made.append(rows)

@@ -22,7 +22,7 @@ from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.trained import Prediction
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs
 

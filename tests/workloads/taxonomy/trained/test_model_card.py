@@ -14,10 +14,10 @@ import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.export import weak_clades
 from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
-from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import Paths, answered_at
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.trained_models import validation_folder
 from tests.workloads.taxonomy.trained.test_guarantee import calibrated, calibrated_once

@@ -17,10 +17,10 @@ from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibra
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence, fit_thresholds, is_tuning
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Matched
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import Answered, precision_rows
-from linnaeus.workloads.taxonomy.trained.familiarity import auroc, familiarity
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS
-from linnaeus.workloads.taxonomy.trained.rollup import Paths
+from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import auroc, familiarity
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import Paths
 
 
 def test_familiarity_is_one_over_the_number_of_taxa_that_remain():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from linnaeus import load_model
-from linnaeus.workloads.taxonomy.trained.parallel_batches import AT_ONCE, computed
-from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
+from linnaeus.workloads.taxonomy.trained.batches.parallel_batches import AT_ONCE, computed
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import from_paths
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from linnaeus.workloads.taxonomy.heads import LinearScores
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.calibrate import calibration_fit, fit, prior_fit
 from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods, train_prior
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 
@@ -158,7 +158,7 @@ def test_a_prior_changes_predictions_with_a_place_only(run, finished, small, tmp
     placed = model.predict(photograph, **given)
     assert placed.metadata == ("SPATIAL", "TEMPORAL")
     # the definition: log p(photograph) + log weight, normalised at each rank
-    meta, present = encode(linnaeus.workloads.taxonomy.trained.place_and_time.metadata_of(1, given), model.components)
+    meta, present = encode(linnaeus.workloads.taxonomy.trained.classifier.place_and_time.metadata_of(1, given), model.components)
     prepared = model.preparation(model.batch([model.read(photograph)], meta, present))
     with torch.no_grad():
         before, weights = model.network_scores(prepared).log_probs(), model.prior.log_weights(**model.prior_inputs(prepared))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import predicted_path
-from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
 
 
 def test_the_accuracy_of_the_predicted_path_is_that_of_validation(finished, capsys, monkeypatch):

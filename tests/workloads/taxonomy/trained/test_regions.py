@@ -12,9 +12,9 @@ import linnaeus
 import linnaeus.__main__
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.serving import serve_cli
-from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
+from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
-from linnaeus.workloads.taxonomy.trained.regions import Regions, split_region
+from linnaeus.workloads.taxonomy.trained.restrictions.regions import Regions, split_region
 from tests.workloads.taxonomy.serving.client import exchange
 from tests.workloads.taxonomy.serving.test_service import close_to
 from tests.workloads.taxonomy.trained.test_restriction import INDEX, names_of

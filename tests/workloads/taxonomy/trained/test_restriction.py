@@ -15,16 +15,16 @@ import torch
 
 import linnaeus
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained import zipped_table
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, labelled
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.checklist import read_checklist
-from linnaeus.workloads.taxonomy.trained.class_probabilities import only_possible
-from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
-from linnaeus.workloads.taxonomy.trained.restriction import Listed, Row, of_clades, of_rows
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import only_possible
+from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import familiarity
+from linnaeus.workloads.taxonomy.trained.restrictions import zipped_table
+from linnaeus.workloads.taxonomy.trained.restrictions.checklist import read_checklist
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Listed, Row, of_clades, of_rows
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.test_heads import CONFIGS, TEMPERATURE, every, make, node_probabilities
 from tests.workloads.taxonomy.test_scores import some_leaves

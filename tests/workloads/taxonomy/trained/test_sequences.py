@@ -13,9 +13,9 @@ import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import column_of
-from linnaeus.workloads.taxonomy.trained import reading_ahead
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs, from_manifest
-from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.batches import reading_ahead
+from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs, from_manifest
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.sequences import SequenceBatch, answer_together, in_sequences
 
@@ -108,7 +108,7 @@ def probabilities(prediction) -> dict[str, float]:
 
 
 def test_python_gives_one_answer_for_photographs_of_the_same_organism(finished, monkeypatch):
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.trained.trained_classifier.BATCH", 2)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.trained.classifier.trained_classifier.BATCH", 2)
     model, photographs = linnaeus.load_model(finished.bundle), [finished.photograph(i) for i in range(5)]
     places = {"latitude": [52.1, None, 40.0, None, 3.0], "longitude": [4.3, None, 5.0, None, 9.0]}
     backwards = {name: values[::-1] for name, values in places.items()}

@@ -23,9 +23,9 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.files import refuse_read_only, to_json, write_atomic
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-    from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+    from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,11 +63,11 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     """Fit the calibration that the options describe, and write it to the run directory. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
-    from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.calibrate import labelled
     from linnaeus.workloads.taxonomy.trained.calibrate.fit import fit
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_parts
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.classifier import bundle
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_parts
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle; calibrate the run and export it again")
@@ -103,7 +103,7 @@ def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
     few photographs have a place or date."""
     from linnaeus.workloads.taxonomy.trained.calibrate import labelled
     from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import train_prior
-    from linnaeus.workloads.taxonomy.trained.place_prior import usable_components
+    from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import usable_components
 
     components = usable_components(model.description.components)
     if not components:
@@ -119,8 +119,8 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
     from safetensors.torch import save
 
     from linnaeus.files import file_digest
-    from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
-    from linnaeus.workloads.taxonomy.trained.place_prior import PriorRecord
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import prior_path
+    from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PriorRecord
 
     prior = model.prior
     if prior is None:
@@ -134,7 +134,7 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
 
 def _remove_priors(run: Path, found: Calibration) -> None:
     """Delete the prior files in the run directory `run`. Keep the file to which the new calibration `found` refers, if it has a prior."""
-    from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import prior_path
 
     for path in run.glob("prior-*.safetensors"):
         if found.prior is None or path != prior_path(run, found.prior):

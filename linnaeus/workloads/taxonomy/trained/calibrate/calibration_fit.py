@@ -15,8 +15,8 @@ import torch
 from linnaeus.errors import ConfigError, counted
 from linnaeus.randomness import hashes, key, uniforms
 from linnaeus.workloads.taxonomy.trained.calibrate import guarantee
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
-from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration, Precision
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import Paths, answered_at
 
 PRECISIONS = (0.9, 0.95, 0.99)
 COVERAGES = (0.9, 0.95)

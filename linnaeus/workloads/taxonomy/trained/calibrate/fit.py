@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 from linnaeus.errors import counted
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence, fit_temperature, fit_thresholds, is_tuning, one_of_each
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Labelled
 from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import LEAST_GAIN, floor_likelihoods
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
-from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
-from linnaeus.workloads.taxonomy.trained.rollup import Paths, confident_paths
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import class_log_probs
+from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import familiarity
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import Paths, confident_paths
 
 BATCH = 32  # photographs per forward pass
 WORKSPACE = 1 << 27  # most log-probabilities in memory while temperatures are fitted: 0.5 GB

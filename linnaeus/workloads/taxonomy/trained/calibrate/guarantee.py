@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.trained.rollup import NONE, UNKNOWN, WRONG, Paths, answer_ranks, outcomes
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import NONE, UNKNOWN, WRONG, Paths, answer_ranks, outcomes
 
 CANDIDATES = 4000  # thresholds that may be tested
 SAFE = 2.5  # standard errors between the stated precision and that of the first candidate; then nearly every first test succeeds

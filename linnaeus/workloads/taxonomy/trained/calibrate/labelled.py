@@ -17,10 +17,10 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, rea
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.split import find_groups
 from linnaeus.workloads.taxonomy.observations import Metadata, UndecodableImage
-from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
-from linnaeus.workloads.taxonomy.trained.restriction import Restriction
-from linnaeus.workloads.taxonomy.trained.split_rows import rows_of_run
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.photographs.manifest_configuration import manifest_configuration
+from linnaeus.workloads.taxonomy.trained.photographs.split_rows import rows_of_run
+from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Restriction
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Read = Callable[[int], np.ndarray]  # photograph number -> uint8 [H, W, 3]; raises NotAnImage or OSError

@@ -15,7 +15,7 @@ from linnaeus.randomness import SPLIT, key, uniforms
 from linnaeus.workloads.taxonomy.components import encode, presence
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
+from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 LEAST = 200  # training photographs with a component; fewer tell little about places

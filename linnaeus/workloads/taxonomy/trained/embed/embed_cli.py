@@ -19,7 +19,7 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.config.run_command import CONTINUES, run_command
 from linnaeus.errors import counted, escaped
-from linnaeus.workloads.taxonomy.trained.photograph_options import (
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import (
     add_photographs,
     check_out,
     check_photographs,
@@ -57,11 +57,11 @@ def embed(options: argparse.Namespace) -> list[str]:
     """Compute the features of the photographs in `options` and write them to `options.out`. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
-    from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
+    from linnaeus.workloads.taxonomy.trained.batches.batch_size import batch_size
+    from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.embed.embedding import embed_batches, from_rows, to_rows
     from linnaeus.workloads.taxonomy.trained.embed.feature_files import Head, feature_file
-    from linnaeus.workloads.taxonomy.trained.journal import Journal
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     threads = use_threads(options)
     model = load_model(options.model, **load_options(options))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.trained.journal import Row
-from linnaeus.workloads.taxonomy.trained.parallel_batches import computed
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.batches.journal import Row
+from linnaeus.workloads.taxonomy.trained.batches.parallel_batches import computed
+from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import ReadBatch
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 
 @dataclass(frozen=True)

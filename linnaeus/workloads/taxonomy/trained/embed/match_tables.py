@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from linnaeus.errors import ConfigError, counted
-from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.embed.cosine_search import QUERIES, nearest, neighbours, pairs
 from linnaeus.workloads.taxonomy.trained.embed.embedding import Embedded, embed_batches
 from linnaeus.workloads.taxonomy.trained.embed.feature_files import replacing
 from linnaeus.workloads.taxonomy.trained.embed.feature_index import FeatureIndex
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 
 class Matches(NamedTuple):

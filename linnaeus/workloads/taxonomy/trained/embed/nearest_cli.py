@@ -19,7 +19,7 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError, counted, escaped
-from linnaeus.workloads.taxonomy.trained.photograph_options import (
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import (
     OF_ALL,
     add_photographs,
     check_out,
@@ -98,9 +98,9 @@ def search(options: argparse.Namespace) -> list[str]:
     """Search as `options` describe. Write the result to `options.out`, if given. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_network import torch_device
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
     from linnaeus.workloads.taxonomy.trained.embed.match_tables import write_matches
-    from linnaeus.workloads.taxonomy.trained.trained_network import torch_device
 
     threads, device = use_threads(options), torch_device(options.device)
     index = read_index(options.index)
@@ -124,8 +124,8 @@ def _matches(options: argparse.Namespace, index: FeatureIndex, device: torch.dev
         return match_tables.duplicates(index, ABOVE if options.above is None else options.above, device)
     if options.odd:
         return match_tables.odd_ones(index, options.count or COUNT, device)
-    from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.batches.batch_size import batch_size
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
 
     model = load_model(options.model, **load_options(options))
     match_tables.check_model(index, model)

@@ -10,9 +10,12 @@ from linnaeus.config.model_options import use_threads
 from linnaeus.errors import ConfigError, counted, escaped, list_some
 from linnaeus.files import refuse_read_only
 from linnaeus.schedule.length import validation_batch_size
-from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, group_note, read_labels
 from linnaeus.workloads.taxonomy.trained.calibrate.training_photographs import used_in_training
+from linnaeus.workloads.taxonomy.trained.classifier.bundle import is_bundle
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of, load_model
+from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables, left_over, unreadable, write_comparison, write_model
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_tables import difference_lines, model_lines
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings, measure
@@ -21,9 +24,6 @@ from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import check
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import of_model
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.trained.evaluate.unfamiliar import folder_inputs, strangers, unfamiliar_rows
-from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of, load_model
-from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 OF_A_BUNDLE = 32  # batch size for a bundle; a run has its own
 

@@ -19,12 +19,12 @@ from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
 from linnaeus.workloads.taxonomy.metrics.photograph_table import PhotographTable
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD
+from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, Matched, among_possible, matched
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import Tempered
-from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
+from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import familiarity
 
 SHOTS = ("many", "medium", "few")  # metrics of classes by number of training photographs, which must be known
 

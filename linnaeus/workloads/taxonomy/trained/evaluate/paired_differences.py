@@ -16,7 +16,7 @@ from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, cl
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_bins import expected_calibration_error, macro, paired
 from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import all_fractions
-from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex
 
 KEYS = ("first", "other", "difference", "low", "high")  # cells of a difference
 

@@ -15,7 +15,7 @@ from linnaeus.metrics.bootstrap import group_sums, intervals, quotients
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Matched
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
-from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, Paths, answer_ranks, outcomes
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import NONE, RIGHT, UNKNOWN, Paths, answer_ranks, outcomes
 
 
 class Answered(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained.bundle import COUNTS, checked_file, is_bundle
+from linnaeus.workloads.taxonomy.trained.classifier.bundle import COUNTS, checked_file, is_bundle
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

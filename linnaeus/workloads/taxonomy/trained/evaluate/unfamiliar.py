@@ -11,12 +11,12 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings
-from linnaeus.workloads.taxonomy.trained.familiarity import auroc
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs, from_paths
-from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs, from_paths
+from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import auroc
 
 
 class Strangers(NamedTuple):

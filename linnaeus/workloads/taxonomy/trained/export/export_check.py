@@ -19,10 +19,10 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
-from linnaeus.workloads.taxonomy.trained.answers import Scored
+from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.exported_network import input_names
-from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import Scored
 
 BATCHES = (1, 7, 64)
 LIMIT = 1e-5  # largest accepted difference of a probability

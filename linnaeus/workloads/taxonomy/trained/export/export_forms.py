@@ -27,12 +27,12 @@ from torch.export import ExportedProgram
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import commit_directory, to_json, write_atomic
 from linnaeus.reporting.formatting import format_size
-from linnaeus.workloads.taxonomy.trained.bundle import CARD, TREE
+from linnaeus.workloads.taxonomy.trained.classifier.bundle import CARD, TREE
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.export_check import Examples, Inputs, Runner, examples, largest_difference
 from linnaeus.workloads.taxonomy.trained.export.export_readme import readme
 from linnaeus.workloads.taxonomy.trained.export.exported_network import export_program, input_names, output_names
 from linnaeus.workloads.taxonomy.trained.export.timm_folder import backbone_of, feature_difference, write_timm
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 FORMS = {"onnx": "model.onnx", "torch_export": "model.pt2", "timm": "timm"}  # form -> file or folder
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")

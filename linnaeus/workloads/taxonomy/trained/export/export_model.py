@@ -1,4 +1,4 @@
-"""Run `linnaeus export` for a classifier: write a bundle (`bundle.py`), or formats of other programs (`export_forms.py`).
+"""Run `linnaeus export` for a classifier: write a bundle (`classifier/bundle.py`), or formats of other programs (`export_forms.py`).
 
 The folder is read again and compared with the model before the command ends.
 """
@@ -26,9 +26,9 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 
 def _export_forms(options: argparse.Namespace) -> list[str]:
-    from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
+    from linnaeus.workloads.taxonomy.trained.classifier.bundle import is_bundle
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.export.export_forms import FORMS, write_forms
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     forms = list(dict.fromkeys(options.form.split(",")))
     if unknown := [form for form in forms if form not in FORMS]:
@@ -39,10 +39,10 @@ def _export_forms(options: argparse.Namespace) -> list[str]:
 
 
 def _export_bundle(options: argparse.Namespace) -> list[str]:
-    from linnaeus.workloads.taxonomy.trained import bundle
+    from linnaeus.workloads.taxonomy.trained.classifier import bundle
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import Parts, load_parts, prior_path
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
     from linnaeus.workloads.taxonomy.trained.export.weak_clades import validated_classes
-    from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts, prior_path
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run, or --form")
@@ -83,7 +83,7 @@ def check_equal(parts: Any, written: Any) -> None:
     Weights must be equal in every element."""
     import torch
 
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
     state, again = parts.weights.state, written.weights.state
     same = state.keys() == again.keys() and all(torch.equal(state[name].nan_to_num(), again[name].nan_to_num()) for name in state)

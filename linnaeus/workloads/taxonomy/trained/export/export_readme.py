@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.components import ELEVATION_PERIODS, column_slices
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.exported_network import input_names, output_names
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 _WAVES = [f"{wave}(2 * pi * elevation / {period:g})" for period in ELEVATION_PERIODS for wave in ("sin", "cos")]
 FORMULAS = {  # component -> the formula of each of its columns, in functions of numpy

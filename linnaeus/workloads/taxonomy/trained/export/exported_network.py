@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from linnaeus.errors import ConfigError, one_line
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
 IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
 

@@ -17,8 +17,8 @@ from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import system_error, to_json, write_atomic
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.export_check import Examples
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 LIMIT = 1e-6  # largest accepted difference, relative to the largest feature: kernels and weights are the same
 LEFT_OUT = ("tag", "license", "origin_url", "paper", "notes", "description", "test_")  # keys that describe the published weights only

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.workloads.taxonomy.trained.journal import Row
+from linnaeus.workloads.taxonomy.trained.batches.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of, kind_of, open_text, probability
 from linnaeus.workloads.taxonomy.trained.predict.sequences import each_photograph
 

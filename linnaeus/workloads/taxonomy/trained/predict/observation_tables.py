@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.errors import ConfigError, counted, quoted
-from linnaeus.workloads.taxonomy.trained.journal import Row
+from linnaeus.workloads.taxonomy.trained.batches.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import UNCALIBRATED, Answered, answer_of, kind_of, open_text
 
 if TYPE_CHECKING:

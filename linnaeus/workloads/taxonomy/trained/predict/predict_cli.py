@@ -22,19 +22,19 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.config.run_command import CONTINUES, run_command
 from linnaeus.errors import ConfigError, counted, escaped
-from linnaeus.workloads.taxonomy.trained.answers import TOGETHER
-from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_out, check_photographs, photographs_of
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import add_photographs, check_out, check_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict.observation_tables import check_events
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
 from linnaeus.workloads.taxonomy.trained.predict.sequences import answer_together, in_sequences
+from linnaeus.workloads.taxonomy.trained.probabilities.answers import TOGETHER
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.trained.answers import Asked
-    from linnaeus.workloads.taxonomy.trained.journal import Row
-    from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+    from linnaeus.workloads.taxonomy.trained.batches.journal import Row
+    from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import ReadBatch
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
     from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
-    from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.probabilities.answers import Asked
 
 TOP = 5  # taxa of each rank
 SHOWN = 20  # photographs that are printed without --out
@@ -91,14 +91,14 @@ def predict(options: argparse.Namespace) -> list[str]:
     """Predict the taxa on photographs, and write the file `options.out`, if any. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
-    from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
-    from linnaeus.workloads.taxonomy.trained.calibration import calibration_notes
-    from linnaeus.workloads.taxonomy.trained.journal import Journal
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-    from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
+    from linnaeus.workloads.taxonomy.trained.batches.batch_size import batch_size
+    from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
+    from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
     from linnaeus.workloads.taxonomy.trained.predict.forward_time import ForwardTime
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
+    from linnaeus.workloads.taxonomy.trained.probabilities.calibration import calibration_notes
 
     threads = use_threads(options)
     model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade, options.region)
@@ -181,7 +181,7 @@ def predictions(
 
     A part is a batch of `size` photographs or a piece of one. With `sequences` it has at least `size` photographs in whole sequences. Skip
     the first `done` rows."""
-    from linnaeus.workloads.taxonomy.trained.parallel_batches import computed
+    from linnaeus.workloads.taxonomy.trained.batches.parallel_batches import computed
 
     if sequences is not None:
         yield from answer_together(model, inputs, sequences, done, size, threads, asked)

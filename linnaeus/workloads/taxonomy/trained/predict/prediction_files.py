@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained.journal import Journal
+from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
 from linnaeus.workloads.taxonomy.trained.predict.camera_trap_json import write_megadetector, write_speciesnet
 from linnaeus.workloads.taxonomy.trained.predict.observation_tables import MEDIA, check_media, write_camtrap_dp, write_darwin_core

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained.journal import Row
+from linnaeus.workloads.taxonomy.trained.batches.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, open_text
 
 BLOCK = 10_000  # rows of a Parquet file that are in memory at once

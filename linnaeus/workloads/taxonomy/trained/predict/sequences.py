@@ -16,13 +16,13 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.trained.answers import Asked
-    from linnaeus.workloads.taxonomy.trained.journal import Row
-    from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import Together, TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.batches.journal import Row
+    from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import ReadBatch
+    from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import Together, TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.probabilities.answers import Asked
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def answer_together(
     """Yield the rows of each batch of whole sequences (`Sequences.ends`), as `SequenceBatch.answer` returns. Skip `done` sequences.
 
     At most `size` photographs are scored at once, also of a longer sequence."""
-    from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
+    from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import read_batches
 
     edges = [0, *sequences.ends(size)]
     parts: list[int] = []  # number of photographs before the end of each part

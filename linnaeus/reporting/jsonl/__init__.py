@@ -1,0 +1,1 @@
+"""Write and read the JSONL files of a run: rows of metrics, reports, timings, alarms and batches."""

@@ -1,0 +1,1 @@
+"""Compute results for many photographs in batches, and continue after a killed command."""

@@ -1,0 +1,1 @@
+"""List the photographs that a command reads, with their places and times."""

@@ -33,7 +33,7 @@ with preparation_progress.PreparationProgress("comparing photographs", 4, "4") a
 log.info("done")
 """
 COMMAND = """
-from linnaeus.reporting import preparation_progress
+from linnaeus.reporting.terminal import preparation_progress
 preparation_progress.REDRAW = preparation_progress.FIRST_LINE = 0
 with preparation_progress.PreparationProgress("comparing photographs", 4, "4") as progress:
     for number in progress.each(range(4)):

@@ -134,7 +134,7 @@ def main() -> int:
     from linnaeus.config.messages import user_errors
     from linnaeus.config.shared import shared_config
     from linnaeus.distributed import die_with_launcher, launched
-    from linnaeus.rundir.repeat import compose_run
+    from linnaeus.rundir.repeat import compose_run, experiment_of_run
 
     if launched():
         die_with_launcher()
@@ -148,7 +148,8 @@ def main() -> int:
             print_page(text, prose=bool(options.help))
             return EXIT_FINISHED
         if not options.multirun:
-            config = shared_config(lambda: compose_run(options.overrides, options.config_dir))
+            chosen = experiment_of_run(options.overrides)
+            config = shared_config(lambda: compose_run(options.overrides, options.config_dir), chosen)
             if config.launch.name == "process":
                 return run(config, options.config_dir)
         from linnaeus.sweep.run_sweep import sweep

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, note, parsed, typed
+from linnaeus.config.choices import Choice
+from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed, typed
 from linnaeus.config.registry import import_here, import_plugins, workload_module
 from linnaeus.config.schema import VARIANTS, Config
 from linnaeus.config.typed_config import typed_config, variants_of
@@ -153,18 +154,15 @@ def chosen_options(overrides: Sequence[str]) -> list[str]:
     return [f"{group}={option}" for key, (group, option) in table.items() if given.get(key, "null") != "null" and group not in given]
 
 
-def chosen_experiment(overrides: Sequence[str]) -> list[str]:
-    """Return the setting experiment=NAME of a command line that starts a run and names no experiment; [] if there is none.
+def chosen_experiment(overrides: Sequence[str]) -> list[Choice]:
+    """Return the experiment of a command line that starts a run and names no experiment, as a list with one `Choice`, or [].
 
-    The function `choose_experiment(given)` of the workload's module `config` returns NAME and a reason, which is logged, or None. `given`:
-    the settings of the command line, {key or group: text after the `=`}."""
+    The function `choose_experiment(given)` of the workload's module `config` returns its name and the reason, or None. `given`: the
+    settings of the command line, {key or group: text after the `=`}."""
     given = typed(overrides)
     choose = getattr(_settings_module(given), "choose_experiment", None)
     chosen = None if "experiment" in given or choose is None else choose(given)
-    if chosen is None:
-        return []
-    note(f"experiment={chosen[0]}: {chosen[1]}")
-    return [f"experiment={chosen[0]}"]
+    return [] if chosen is None else [Choice("experiment", *chosen)]
 
 
 def _settings_module(given: Mapping[str, str]) -> ModuleType | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from linnaeus.config.choices import Choice, with_choices
@@ -17,8 +17,9 @@ from linnaeus.distributed import DistributedContext, get_rank_safely
 from linnaeus.errors import ConfigError
 
 
-def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
-    """Call `compose` on rank 0 only, and return the typed configuration on every rank. `compose` returns plain values.
+def shared_config(compose: Callable[[], dict[str, Any]], chosen: Sequence[Choice] = ()) -> Config:
+    """Call `compose` on rank 0 only, and return the typed configuration on every rank. `compose` returns plain values. `chosen`: choices
+    that these values contain already, for the log.
 
     An error of rank 0 is raised on every rank. Raise `ConfigError` also if this rank derives another configuration from the same values."""
 
@@ -28,7 +29,7 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
         nonlocal prepared
         tree, choices, prepared = with_choices(compose())
         found = {"tree": tree, "hash": _hash(typed_config(tree)), "environment": resolve(tree)[2]}
-        return found | {"choices": [dataclasses.astuple(choice) for choice in choices]}
+        return found | {"choices": [dataclasses.astuple(choice) for choice in (*chosen, *choices)]}
 
     received = DistributedContext().from_master("config", composed)
     os.environ.update(received["environment"])  # other nodes may not have the variables that the configuration reads

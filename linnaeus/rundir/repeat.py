@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.choices import automatic_keys, with_choices
+from linnaeus.config.choices import Choice, automatic_keys, with_choices
 from linnaeus.config.command_line import setting_text
 from linnaeus.config.environment import plain_tree, saved_tree
 from linnaeus.config.load import chosen_experiment, compose, compose_tree, group_files
@@ -94,13 +94,20 @@ def read_saved(file: Path) -> Tree:
 def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Tree:
     """Return the configuration of a command line as plain mappings. The arguments are those of `compose_tree`.
 
-    Without `run.from` the result is that of `compose_tree`, with the experiment that the workload has for such a command line
-    (`chosen_experiment`); with `run.from` it is the saved configuration with single values changed."""
+    Without `run.from` the result is that of `compose_tree`, with the experiment that the workload chooses for this command line; with
+    `run.from` it is the saved configuration with single values changed."""
     given, rest = split_from(overrides)
     check_mappings(rest)
     if given is not None:
         return compose_repeat(given, rest, config_dir)
-    return compose_tree([*rest, *chosen_experiment(rest)], config_dir, missing_ok)
+    chosen = [f"{choice.key}={choice.value}" for choice in experiment_of_run(overrides)]
+    return compose_tree([*rest, *chosen], config_dir, missing_ok)
+
+
+def experiment_of_run(overrides: Sequence[str]) -> list[Choice]:
+    """Return the experiment that the workload chooses for a command line, see `chosen_experiment`; [] with `run.from`."""
+    given, rest = split_from(overrides)
+    return [] if given is not None else chosen_experiment(rest)
 
 
 def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = None) -> Config:

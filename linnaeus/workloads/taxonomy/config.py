@@ -284,4 +284,4 @@ def choose_experiment(given: Mapping[str, str]) -> tuple[str, str] | None:
     schema = SCHEMAS["data"].get(data)
     if schema is None or not issubclass(schema, RecordsConfig) or any(key.partition(".")[0] in OF_MODEL for key in given):
         return None
-    return "photos", f"settings for photographs of your own (data={data}); experiment=none: the settings of the demo"
+    return "photos", f"settings for photographs of your own, data={data}; experiment=none has the settings of the demo"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from linnaeus.workloads.taxonomy import automatic, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 from linnaeus.workloads.taxonomy.config import SCHEMAS
 
+ROOT = Path(__file__).parents[3]
 KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
 CPU = Facts(
     rows=2000,
@@ -230,6 +234,15 @@ def test_the_trials_of_a_sweep_read_the_data_once(manifest: Path, monkeypatch: p
 def test_photographs_of_the_user_are_trained_by_the_experiment(manifest: Path, words: tuple[str, ...]) -> None:
     given = ["data=manifest", f"data.path={manifest}", *words]
     assert compose_run(given) == compose_tree([*given, "experiment=photos"])
+
+
+@pytest.mark.slow
+def test_the_log_has_the_experiment_that_was_added_and_an_error_is_one_line(manifest: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "main.py", "data=manifest", f"run.root={tmp_path}", "plan=true", "trainer.device=cpu"]
+    done = subprocess.run([*command, f"data.path={manifest}"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "experiment=photos (auto): settings for photographs of your own, data=manifest; " in done.stdout
+    done = subprocess.run([*command, "data.path=absent.csv"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stdout == "" and re.fullmatch(r"error: data\.path: 'absent\.csv' .*\n", done.stderr)
 
 
 @pytest.mark.parametrize(

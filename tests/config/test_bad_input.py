@@ -232,7 +232,7 @@ def test_a_bad_experiment_file(text, message, start, tmp_path):
 def test_a_launched_process_cannot_start_processes(start, monkeypatch, command):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(shared, "shared_config", lambda compose: typed_config(compose()))
+    monkeypatch.setattr(shared, "shared_config", lambda compose, chosen: typed_config(compose()))
     status, _, err = start(*command.split(), root=False)
     assert status == 2 and f"type `linnaeus {command}`" in err
 

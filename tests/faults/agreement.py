@@ -12,6 +12,7 @@ only the ways are compared then.
 import argparse
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -107,7 +108,9 @@ def of_command(model: Path, found: Photographs, table: str, out: Path, ranks: Se
         assert predict_cli.main(words) == 0
     else:
         command = [sys.executable, "-m", "tests.faults.watched", str(found.folder.parent), "linnaeus", "predict", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        temporary = found.folder.parent / "temporary"  # the packages that timm imports make files there
+        temporary.mkdir(exist_ok=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": str(temporary)})
         assert "opened" not in done.stderr, done.stderr
     return of_file(out, ranks)
 

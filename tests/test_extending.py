@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from linnaeus import load_model
+from linnaeus.config import registry
 from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +49,11 @@ def write_package(folder: Path, file: str = "", old: str = "", new: str = "") ->
         assert name != file or old in text, (file, old)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text.replace(old, new) if name == file and old else text)
+
+
+def forget_parts_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the parts that plugins register in this process disappear after the test."""
+    monkeypatch.setattr(registry, "_parts", {group: dict(parts) for group, parts in registry._parts.items()})
 
 
 def train(lab: Path, *words: str, run: Callable[..., subprocess.CompletedProcess] = fork_server.run) -> subprocess.CompletedProcess:
@@ -114,6 +120,7 @@ def test_the_trained_model_of_a_workload_is_loaded(lab: Path, monkeypatch: pytes
     train(lab, "experiment=lines", "run.name=used", "trainer.length=40steps", "optimizer.lr=0.03")
     (run,) = lab.glob("outputs/*/used")
     monkeypatch.syspath_prepend(lab)
+    forget_parts_after(monkeypatch)
     try:
         answers = load_model(run)({"x": torch.tensor([-0.5, 0.5])})
     finally:

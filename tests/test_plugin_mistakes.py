@@ -11,9 +11,8 @@ import pytest
 import main
 from linnaeus.config import compose
 from linnaeus.config.messages import user_errors
-from linnaeus.config.registry import _parts
 from tests.runs import TINY
-from tests.test_extending import write_package
+from tests.test_extending import forget_parts_after, write_package
 
 TAXONOMY = ["plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "data.image_size=16", "model.size=micro"]
 TILES = ["plugins=[mylab]", "data=tiles"]
@@ -272,7 +271,7 @@ def start(folder: Path, conf: Path, monkeypatch: pytest.MonkeyPatch, file: str, 
     """Write the package of the page with one change to `folder`, and run the first step with it. `conf`: the config groups of the page."""
     assert file.endswith(".py")
     write_package(folder, file, old, new)
-    monkeypatch.setattr("linnaeus.config.registry._parts", {group: dict(parts) for group, parts in _parts.items()})
+    forget_parts_after(monkeypatch)
     for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(folder)

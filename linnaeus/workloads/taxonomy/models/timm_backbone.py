@@ -7,6 +7,7 @@ follows. timm is imported only when such a model is configured."""
 import contextlib
 import copy
 import difflib
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -91,6 +92,7 @@ class TimmBackbone(nn.Module):
         return (fused, features) if self.training else fused
 
 
+@functools.cache  # two rules of `automatic`, and each trial of a sweep, ask for the same network, which takes up to 0.7 s
 def count_layers(name: str) -> int:
     """Return the number of layers of timm's model `name` below its head, as `optimizer.layer_decay` counts them; 0 if it defines none, and
     for a model of a hub, which may not be on this machine.

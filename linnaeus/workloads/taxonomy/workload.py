@@ -38,7 +38,8 @@ from linnaeus.workloads.taxonomy.masking import NullPolicy, never_absent, ramp_u
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
-from linnaeus.workloads.taxonomy.models.classifier import Classifier
+from linnaeus.workloads.taxonomy.models.classifier import Classifier, with_near_place
+from linnaeus.workloads.taxonomy.models.near_place import fit_places
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
@@ -172,7 +173,9 @@ class TaxonomyWorkload(Workload):
         return lines + [f"schedule.partial_combinations: left out for this reason: {list_some(combinations, 3)}"] * bool(combinations)
 
     def build_model(self) -> Classifier:
-        return build_classifier(self.config, self.data_source.tree, self.inputs)
+        model = build_classifier(self.config, self.data_source.tree, self.inputs)
+        fit_places(model, self.data_source.metadata.take(self.train_rows))
+        return model
 
     def check_model(self, model: nn.Module) -> None:
         parts = (registered(group, getattr(self.config, group).name) for group in ("model", "head", "loss"))
@@ -180,7 +183,7 @@ class TaxonomyWorkload(Workload):
             check_parts(cast(Classifier, model), self.loss, self.data_source.tree, self.inputs, self.config)
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
-        trunk = cast(Classifier, model).trunk
+        weights, trunk = with_near_place(weights, model), cast(Classifier, model).trunk
         return resample_positions(weights, trunk.backbone, "trunk.backbone.") if isinstance(trunk, TimmBackbone) else weights
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:

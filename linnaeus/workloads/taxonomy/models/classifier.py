@@ -4,12 +4,15 @@ initialisation.
 All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters, and GradNorm uses the gradients
 of these two. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to the norm and nothing after it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.workloads.base import Model
@@ -17,6 +20,7 @@ from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_bl
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.sharded import shard_head
+from linnaeus.workloads.taxonomy.models.near_place import COLUMNS, NearPlace
 
 TOKEN_STD = 0.02
 
@@ -119,6 +123,8 @@ class Classifier(Model):
 class MetadataEncoder(nn.Module):
     """Encoder of metadata [B, F] and presence bool [B, M] as tokens [B, M, width], with one small MLP per component.
 
+    The MLP of SPATIAL also reads the place relative to the training photographs (`NearPlace`), which `fit_places` sets.
+
     The token of an absent component is learned. The columns of an absent component are set to 0 before the MLP, and the output of the MLP
     is replaced by the learned token. So neither output nor gradient depends on a masked value, even if the value is NaN. Every parameter
     stays in the graph whether components are present or not, as DDP requires."""
@@ -127,6 +133,10 @@ class MetadataEncoder(nn.Module):
         super().__init__()
         self.slices = column_slices(components)
         sizes = [columns.stop - columns.start for columns in self.slices]
+        self.spatial = components.index("SPATIAL") if "SPATIAL" in components else None
+        self.near = None if self.spatial is None else NearPlace()
+        if self.spatial is not None:
+            sizes[self.spatial] += COLUMNS
         layers = lambda size: (nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width))
         self.encoders = nn.ModuleList(nn.Sequential(*layers(size)) for size in sizes)
         self.missing = nn.Parameter(torch.empty(len(sizes), width))
@@ -139,9 +149,23 @@ class MetadataEncoder(nn.Module):
         tokens = []
         for m, (encoder, columns) in enumerate(zip(self.encoders, self.slices, strict=True)):
             available = present[:, m : m + 1]
-            encoded = encoder(meta[:, columns].masked_fill(~available, 0.0))
+            values = meta[:, columns].masked_fill(~available, 0.0)
+            if m == self.spatial and self.near is not None:
+                values = torch.cat([values, self.near(values[:, :COLUMNS])], dim=1)
+            encoded = encoder(values)
             tokens.append(torch.where(available, encoded, self.missing[m].to(encoded.dtype)))
         return torch.stack(tokens, dim=1)
+
+    def completed(self, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Return the weights `state` with the inputs of `NearPlace` added, if they are those of a program until November 2026, which had
+        none. The added weights are 0, so the result of the network is the same as then.
+
+        `prefix`: name of this module in `state`, with a dot at its end."""
+        first = f"{prefix}encoders.{self.spatial}.0.weight"
+        if self.near is None or first not in state or f"{prefix}near.centre" in state:
+            return dict(state)
+        buffers = {f"{prefix}near.{name}": value.clone() for name, value in self.near.state_dict().items()}
+        return {**state, first: F.pad(state[first], (0, COLUMNS)), **buffers}
 
 
 class LateFusion(nn.Module):
@@ -193,6 +217,15 @@ class DropPath(nn.Module):
         keep = 1 - self.rate
         kept = x.new_empty(shape).bernoulli_(keep)
         return x * (kept / max(keep, 1e-3)) if self.scaled else x * kept
+
+
+def with_near_place(weights: InitialWeights, model: nn.Module) -> InitialWeights:
+    """Return weights for `model`, completed by each of its metadata encoders (`MetadataEncoder.completed`)."""
+    state: dict[str, Tensor] = weights.state
+    for name, module in model.named_modules():
+        if isinstance(module, MetadataEncoder):
+            state = module.completed(state, f"{name}.")
+    return replace(weights, state=state)
 
 
 def init_affine(module: nn.Module) -> None:

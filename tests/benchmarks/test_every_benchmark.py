@@ -26,6 +26,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "language": "--quick --only cpu --rounds 1 --updates 2",
     "loadout": "--quick --rounds 1 --updates 2",
     "plants480": "{photos} data.group_column=null trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
+    "places": "--species 4 --observations 64 --epochs 1 --sides 100",
     "predict": "--quick",
     "prepare_many": "--quick --processes 1",
     "reporting": "--updates 20",
@@ -34,7 +35,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "state_precision": "--quick",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-FAST = {"checkpoint", "plants480"}  # at most 2 s of CPU time each; the others are slow
+FAST = {"checkpoint", "places", "plants480"}  # at most 2 s of CPU time each; the others are slow
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 ELSEWHERE |= {"loop_overhead"}  # test_benchmarks.py
 ELSEWHERE |= {"on_gpu"}  # test_gpu_steps.py

@@ -14,12 +14,12 @@ from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.models.mformer import SIZES, Attention, Mformer, rotary_table, rotate
 
 PARAMETER_COUNTS = {  # of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
-    "micro": 467_248,
-    "nano": 3_713_024,
-    "tiny": 21_588_384,
-    "small": 30_149_536,
-    "base": 75_588_064,
-    "large": 99_621_376,
+    "micro": 467_344,
+    "nano": 3_713_120,
+    "tiny": 21_588_480,
+    "small": 30_149_632,
+    "base": 75_588_160,
+    "large": 99_621_472,
 }
 
 

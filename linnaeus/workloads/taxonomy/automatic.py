@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.choices import AUTO, Choice
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from linnaeus.config.schema import Config
     from linnaeus.config.schema_optimization import OptimizerConfig
+    from linnaeus.workloads.taxonomy.metadata_signal import Signal
     from linnaeus.workloads.taxonomy.observations import Source
 
 KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; in the order in which they are chosen
@@ -39,7 +40,9 @@ CPU_SECONDS = 600.0  # time of one core that training on a CPU may take
 SECONDS_PER_IMAGE = 2.7e-3  # time of one core for forward, backward and data of resnet10t at 64 px in bf16; proportional to the area
 FLOAT32 = 1.9  # time in float32 / time in bf16
 EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many epochs and updates remain
-METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
+DOUBTFUL = range(
+    50, 10_000
+)  # training photographs with a component: with more it is always read, with fewer never, see `choose_components`
 GPU_IMAGES = 8e6  # images of a run on a GPU
 SMALLEST_BATCH = 16
 DEEP, FIRST_LAYER = 12, 1 / 30  # layers of a deep network, and in such a one the rate of the first layer / that of the head
@@ -57,6 +60,7 @@ class Facts:
     has_bf16: bool  # the device computes in bf16
     pretrained: bool  # training starts from pretrained weights
     weights: str | None = None  # model.pretrained_file
+    signals: dict[str, Signal] = field(default_factory=dict)  # component -> what it tells about the labels, if its number is `DOUBTFUL`
 
 
 _facts: dict[str, Facts] = {}  # configuration of data and device -> facts that this process has found
@@ -145,19 +149,21 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     import torch
 
     from linnaeus.workloads.taxonomy.components import COMPONENTS, presence
+    from linnaeus.workloads.taxonomy.metadata_signal import signal_of
     from linnaeus.workloads.taxonomy.observations import TRAIN
 
     rows = np.flatnonzero(source.split == TRAIN)
     model = config.model
-    known = presence(source.metadata.take(rows), COMPONENTS).sum(0)
+    known = presence(source.metadata.take(rows), COMPONENTS)
     return Facts(
         rows=len(rows),
-        known=dict(zip(COMPONENTS, known.tolist(), strict=True)),
+        known=dict(zip(COMPONENTS, known.sum(0).tolist(), strict=True)),
         side=median_side(source, rows),
         device=device,
         has_bf16=cpu_has_bf16() if device == "cpu" else not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
         pretrained=bool(getattr(model, "pretrained", False) or getattr(model, "pretrained_file", None)),
         weights=getattr(model, "pretrained_file", None),
+        signals={name: signal_of(source, name, rows[own]) for name, own in zip(COMPONENTS, known.T, strict=True) if own.sum() in DOUBTFUL},
     )
 
 
@@ -261,9 +267,19 @@ def choose_length(facts: Facts, given: Settings) -> tuple[str, str]:
 
 
 def choose_components(facts: Facts, given: Settings) -> tuple[list[str], str]:
-    chosen = [name for name, rows in facts.known.items() if rows >= METADATA_ROWS]
-    counts = ", ".join(f"{name} {rows:,}" for name, rows in facts.known.items())
-    return chosen, f"components that at least {METADATA_ROWS:,} training photographs have; with fewer the network memorises them; {counts}"
+    many = [name for name, rows in facts.known.items() if rows >= DOUBTFUL.stop]
+    chosen = [name for name in facts.known if name in many or (name in facts.signals and facts.signals[name].certain)]
+    counts = ", ".join(f"{name} {rows:,}{_gain(facts.signals.get(name))}" for name, rows in facts.known.items())
+    return chosen, (
+        f"components that {DOUBTFUL.stop:,} training photographs have, or whose near values have like labels; photographs, and how much "
+        f"more probable a label is given those of the nearest values: {counts}"
+    )
+
+
+def _gain(signal: Signal | None) -> str:
+    if signal is None:
+        return ""
+    return f" ({math.exp(signal.gain):.2f} times{'' if signal.certain else ', not certain'})"
 
 
 def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:

@@ -29,9 +29,10 @@ from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads.taxonomy import automatic, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 from linnaeus.workloads.taxonomy.config import SCHEMAS
+from linnaeus.workloads.taxonomy.metadata_signal import Signal
 
 ROOT = Path(__file__).parents[3]
-KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
+KNOWN = {"SPATIAL": 10_000, "TEMPORAL": 9_999, "ELEVATION": 49}
 CPU = Facts(
     rows=2000,
     known=KNOWN,
@@ -92,9 +93,34 @@ def test_images_are_not_larger_than_the_photographs() -> None:
     assert chosen(dataclasses.replace(CPU, side=100, pretrained=True))["data.image_size"] == 96
 
 
-def test_components_that_enough_photographs_have_are_read() -> None:
-    assert chosen(CPU)["data.components"] == ["SPATIAL", "TEMPORAL"]
+def test_components_of_many_photographs_and_with_a_signal_are_read() -> None:
+    certain, doubtful = Signal(0.3, 0.05), Signal(0.1, 0.05)
+    assert chosen(CPU)["data.components"] == ["SPATIAL"]
+    assert chosen(dataclasses.replace(CPU, signals={"TEMPORAL": certain}))["data.components"] == ["SPATIAL", "TEMPORAL"]
+    assert chosen(dataclasses.replace(CPU, signals={"TEMPORAL": doubtful}))["data.components"] == ["SPATIAL"]
     assert chosen(dataclasses.replace(CPU, known=dict.fromkeys(KNOWN, 0)))["data.components"] == []
+    reasons = [RULES["data.components"](dataclasses.replace(CPU, signals={"TEMPORAL": own}), {})[1] for own in (certain, doubtful)]
+    assert reasons[0].endswith("SPATIAL 10,000, TEMPORAL 9,999 (1.35 times), ELEVATION 49") and "(1.11 times, not certain)" in reasons[1]
+
+
+def test_a_component_is_read_if_near_values_have_like_labels(manifest: Path, tmp_path: Path) -> None:
+    """Add places to the photographs: those of each genus are near each other, or those of all observations are shuffled."""
+    with manifest.open(newline="") as file:
+        rows = [row | {"path": str(manifest.parent / row["path"])} for row in csv.DictReader(file)] * 3
+    draw = np.random.default_rng(0)
+    for name in ("near", "shuffled"):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, [*rows[0], "latitude", "longitude"])
+            table.writeheader()
+            for number, row in enumerate(rows):
+                centre = 50 + 0.02 * int(row["genus"][1] if name == "near" else draw.integers(2))
+                own = {"latitude": centre + draw.normal(0, 0.005), "longitude": 5, "observation_id": f"{number // 2}"}
+                table.writerow(row | own)
+    found = {}
+    for name in ("near", "shuffled"):
+        tree, _, _ = with_choices(compose_tree(["experiment=photos", f"data.path={tmp_path / name}.csv", *SMALL]))
+        found[name] = list(tree["data"]["components"])
+    assert found == {"near": ["SPATIAL"], "shuffled": []}
 
 
 def test_the_finest_known_label_of_a_photograph_has_most_of_its_weight() -> None:

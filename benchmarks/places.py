@@ -49,13 +49,17 @@ class World:
         self.centres = [self.draw.uniform(-0.5, 0.5, (self.draw.integers(1, 4), 2)) for _ in range(species)]
         self.widths = self.draw.uniform(0.05, 0.3, species)
 
+    def draw_places(self, species: np.ndarray) -> np.ndarray:
+        """Return places of N individuals in the unit square, float [N, 2]. `species`: int [N]."""
+        return np.stack([self.draw.choice(self.centres[s]) + self.draw.normal(0, self.widths[s], 2) for s in species])
+
     def observe(self, count: int, side: float) -> Observations:
         """Draw `count` observations in a region of `side` km."""
         species = self.draw.choice(len(self.widths), count, p=self.frequency)
-        places = np.stack([self.draw.choice(self.centres[s]) + self.draw.normal(0, self.widths[s], 2) for s in species])
-        north, east = places[:, 1] * side / KM, places[:, 0] * side / KM / np.cos(np.deg2rad(LATITUDE))
+        places = self.draw_places(species)
+        latitude, longitude = coordinates(places, side)
         unknown = {name: np.full(count, np.nan) for name in ("uncertainty", "day", "hour", "elevation")}
-        meta, present = encode(Metadata(latitude=LATITUDE + north, longitude=LONGITUDE + east, **unknown), ["SPATIAL"])
+        meta, present = encode(Metadata(latitude=latitude, longitude=longitude, **unknown), ["SPATIAL"])
         return Observations(torch.from_numpy(meta), torch.from_numpy(present), torch.from_numpy(species), self._posterior(places))
 
     def _posterior(self, places: np.ndarray) -> np.ndarray:
@@ -64,6 +68,11 @@ class World:
             squares = np.square(places[:, None] - centres).sum(2)
             columns.append(frequency * np.exp(-squares / (2 * width**2)).mean(1) / width**2)
         return np.stack(columns, axis=1)
+
+
+def coordinates(places: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return latitude and longitude in degrees of places in the unit square, float [N, 2], whose side is `side` km."""
+    return LATITUDE + places[:, 1] * side / KM, LONGITUDE + places[:, 0] * side / KM / np.cos(np.deg2rad(LATITUDE))
 
 
 class PlaceClassifier(nn.Module):

@@ -1,19 +1,20 @@
-"""Compare variants of `experiment=photos` on the validation photographs: long tails, taxonomic ranks, metadata, missing labels,
+"""Compare variants of `experiment=photos` on the validation photographs: long tails, taxonomic ranks, metadata, places, missing labels,
 regularisation.
 
     python -m benchmarks.recipes.variants --data FOLDER                          plants3900, 12 epochs, 3 seeds, every group
     python -m benchmarks.recipes.variants --data FOLDER --groups tail ranks --parallel 2
 
-A group is a table: `photos` without changes, and variants of it. `tail` has remedies for long-tailed classes: resampling, logit adjustment,
-and two stages, of which the second starts with the weights of the first and trains the heads alone. `ranks` has the finest rank alone, and
-other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and models whose backbone learns from them, too.
-`labels` has other heads, losses and weights of the ranks, too, on photographs of which half have no label at the finest rank.
+A group is a table: `photos` without changes (in `places` without metadata), and variants of it. `tail` has remedies for long-tailed
+classes: resampling, logit adjustment, and two stages, of which the second starts with the weights of the first and trains the heads alone.
+`ranks` has the finest rank alone, and other heads, losses and weights of the ranks. `metadata` has a model that never reads them, and
+models whose backbone learns from them, too. `places` adds coordinates to the photographs, drawn from ranges of the species in a region of
+100 km. `labels` has other heads, losses and weights of the ranks, too, on photographs of which half have no label at the finest rank.
 `regularisation` has averaged weights, more decay, dropout, stochastic depth, erasing, mixing, and an end without augmentation.
 
 Every variant has the same number of epochs and images of 64 px, on one thread; a second stage is trained in addition. Accuracies are those
 of the finest rank: of all validation photographs (top-1), without their metadata (masked), the mean over classes (macro), and the means
-over classes with more than 100, 20 to 100 and fewer than 20 training photographs. Differences from `photos` are paired by seed, with the
-95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
+over classes with more than 100, 20 to 100 and fewer than 20 training photographs. Differences from the first variant are paired by seed,
+with the 95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.recipes.__main__ import compared, shown
+from benchmarks.recipes.drawn_places import Places, with_places
 from benchmarks.recipes.recipe_list import COMMON
 from benchmarks.recipes.sets import SETS
 from benchmarks.recipes.trials import Measures, Study, evaluate, train_ours
@@ -38,16 +40,19 @@ UNCHANGED = "photos"
 
 
 class Variant(NamedTuple):
-    """Settings of a training, KEY=VALUE. second: settings of a second stage; () without one. `{finest}` is the finest rank of the set, and
-    `{most}` the weight with which this rank has 60 % of the sum of the weights."""
+    """Settings of a training, KEY=VALUE. second: settings of a second stage; () without one. places: coordinates that are added to the
+    photographs. `{finest}` is the finest rank of the set, and `{most}` the weight with which this rank has 60 % of the sum of the
+    weights."""
 
     settings: Sequence[str] = ()
     second: Sequence[str] = ()
+    places: Places | None = None
 
 
 HEADS_ALONE = ("data.sampling=class_balanced", "trainer.freeze=[trunk,norm]")
 EVERY_LABEL = "loss.coarser_share=null"
 JOINT = "model.fusion=joint"
+SPATIAL = "data.components=[SPATIAL]"
 FINEST_RANK = "weighting.weights={{{finest}:{most}}}"
 GROUPS: dict[str, dict[str, Variant]] = {
     "tail": {
@@ -74,6 +79,12 @@ GROUPS: dict[str, dict[str, Variant]] = {
         "never read": Variant(["data.components=[]"]),
         "joint, 15 % masked": Variant([JOINT, "schedule.meta_mask_prob.start=0.15", "schedule.meta_mask_prob.end=0.15"]),
         "joint, 50 % masked": Variant([JOINT, "schedule.meta_mask_prob.start=0.5", "schedule.meta_mask_prob.end=0.5"]),
+    },
+    "places": {
+        "no places": Variant(["data.components=[]"]),
+        "places": Variant([SPATIAL], places=Places()),
+        "places of a third": Variant([SPATIAL], places=Places(share=1 / 3)),
+        "shuffled places": Variant([SPATIAL], places=Places(shuffled=True)),
     },
     "labels": {
         UNCHANGED: Variant(),
@@ -114,10 +125,14 @@ def train(study: Study, name: str, variant: Variant, seed: int, epochs: int) -> 
     Measures of the pass with masked metadata begin with `masked/`. Without such a pass, the model does not read metadata, and the accuracy
     is that of the normal pass."""
     names = {"finest": SETS[name].finest, "most": 1.5 * (len(SETS[name].ranks) - 1)}
-    first, second = ([text.format(**names) for text in settings] for settings in variant)
-    fixed = ["experiment=photos", *SETS[name].settings(study.manifest(name, seed)), *COMMON, "data.image_size=64", f"seed={seed}"]
+    first, second = ([text.format(**names) for text in settings] for settings in (variant.settings, variant.second))
+    places = [] if variant.places is None else [f"places={variant.places.share:.2f},{variant.places.shuffled}"]
 
     def work(folder: Path) -> dict[str, Measures]:
+        manifest = study.manifest(name, seed)
+        if variant.places is not None:
+            manifest = with_places(SETS[name], manifest, variant.places, seed, folder / "manifest.csv")
+        fixed = ["experiment=photos", *SETS[name].settings(manifest), *COMMON, "data.image_size=64", f"seed={seed}"]
         seconds = train_ours(folder / "first", [*fixed, *first, f"trainer.length={epochs}epochs"])
         last = folder / "first"
         if second:
@@ -126,7 +141,7 @@ def train(study: Study, name: str, variant: Variant, seed: int, epochs: int) -> 
             seconds += train_ours(last, [*fixed, *second, *given])
         return {"val": evaluate(last, "validation", masked=True), "cost": {"cpu_seconds": seconds}}
 
-    found = study.once(name, [*first, *second, f"{epochs}", f"{seed}"], work)
+    found = study.once(name, [*first, *second, *places, f"{epochs}", f"{seed}"], work)
     key = KEYS["top-1"].format(finest=SETS[name].finest)
     return {f"masked/{key}": found["val"][key]} | found["val"] | found["cost"]
 
@@ -141,20 +156,20 @@ def train_group(study: Study, name: str, group: str, seeds: int, epochs: int, pa
 
 
 def table(finest: str, results: Mapping[str, Sequence[Measures]]) -> list[str]:
-    """Return the lines of the table: means over the seeds, then the differences from `photos`.
+    """Return the lines of the table: means over the seeds, then the differences from the first variant.
 
     finest: finest rank. results: name of the variant -> measures, one entry per seed. A measure without values is left out, such as the
     accuracy of classes with more than 100 training photographs if there are none."""
-    keys = {title: key.format(finest=finest) for title, key in KEYS.items()}
-    keys = {title: key for title, key in keys.items() if not all(np.isnan(row.get(key, np.nan)) for row in results[UNCHANGED])}
+    base, keys = next(iter(results)), {title: key.format(finest=finest) for title, key in KEYS.items()}
+    keys = {title: key for title, key in keys.items() if not all(np.isnan(row.get(key, np.nan)) for row in results[base])}
     lines = [f"| | {' | '.join(keys)} |", f"|---|{'---:|' * len(keys)}"]
     for name, rows in results.items():
         cells = [shown(key, float(np.mean([row.get(key, np.nan) for row in rows]))) for key in keys.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    if len(results[UNCHANGED]) > 1:
+    if len(results[base]) > 1:
         for name, rows in results.items():
-            if name != UNCHANGED:
-                lines.append(f"| {name} - {UNCHANGED} | {' | '.join(compared(key, rows, results[UNCHANGED]) for key in keys.values())} |")
+            if name != base:
+                lines.append(f"| {name} - {base} | {' | '.join(compared(key, rows, results[base]) for key in keys.values())} |")
     return lines
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recipes import __main__ as recipes
-from benchmarks.recipes import scoring, sets, trials, variants
+from benchmarks.recipes import drawn_places, scoring, sets, trials, variants
 from benchmarks.recipes.__main__ import KINDS, losses, table
 from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
 from benchmarks.recipes.scoring import score_logits
@@ -296,8 +296,27 @@ def test_every_variant_is_a_configuration_of_its_own():
         for own in group.values():
             words = [text.format(finest="species", most=6.0) for text in (*own.settings, *own.second)]
             assert compose(["experiment=photos", "data.path=x", *words, *(["run.init_from=x"] if own.second else [])])
-            trees.add(repr(compose_tree(["experiment=photos", "data.path=x", *words])))
+            trees.add(repr((compose_tree(["experiment=photos", "data.path=x", *words]), own.places)))
         assert len(trees) == len(group)
+
+
+def test_places_are_drawn_for_observations_from_ranges_of_the_species(study: Study, tmp_path: Path):
+    read = lambda path: list(csv.DictReader(path.open(newline="")))
+    place = lambda row: (row["latitude"], row["longitude"])
+    found = {}
+    for name, own in variants.GROUPS["places"].items():
+        if own.places is not None:
+            out = drawn_places.with_places(SMALL, study.manifest("small", 0), own.places, 0, tmp_path / f"{name}.csv")
+            assert out.read_bytes() == drawn_places.with_places(SMALL, study.manifest("small", 0), own.places, 0, out).read_bytes()
+            found[name] = read(out)
+            observations = {row["observation"]: place(row) for row in found[name]}
+            assert all(observations[row["observation"]] == place(row) for row in found[name])
+    known = [row for row in found["places of a third"] if row["latitude"]]
+    assert 0.15 < len(known) / len(found["places"]) < 0.5 and set(map(place, known)) < set(map(place, found["places"]))
+    assert set(map(place, found["places"])) == set(map(place, found["shuffled places"]))
+    latitudes = {name: np.array([float(row["latitude"]) for row in rows]) for name, rows in found.items() if name != "places of a third"}
+    assert all(own.min() > 36 and own.max() < 38 for own in latitudes.values())
+    assert not np.array_equal(latitudes["places"], latitudes["shuffled places"])
 
 
 @pytest.mark.parametrize("ema", ["", "_ema"])

@@ -18,7 +18,7 @@ from linnaeus.data.workers import WorkerPool
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.model_building import build_model
-from tests import runs
+from tests import fork_server, runs
 
 
 class Small(Workload):
@@ -106,13 +106,24 @@ class Refused(Dataset):
         raise ConfigError("data: no")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_mistake_in_a_loader_worker_is_one_line(workers: int) -> None:
+def read_refused(workers: int) -> None:
     data: Any = Refused()
     pool = WorkerPool([data], workers) if workers else None
-    batches = DevicePrefetcher(build_loaders(data, [[0]], pool, 2), torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"^data: no\n?$"):
-        next(iter(batches))
+    next(iter(DevicePrefetcher(build_loaders(data, [[0]], pool, 2), torch.device("cpu"))))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_mistake_in_a_loader_worker_is_one_line(workers: int) -> None:
+    """Start the loader in a process of one thread: a worker that is forked while another thread loads a library ends with status 127."""
+    code = f"""
+from tests.workloads.test_base import ConfigError, read_refused
+try:
+    read_refused({workers})
+except ConfigError as error:
+    print(error)
+"""
+    done = fork_server.run([sys.executable, "-c", code], cwd=runs.ROOT)
+    assert done.stdout.strip() == "data: no" and done.returncode == 0, done.stderr
 
 
 class Drawn(Net):

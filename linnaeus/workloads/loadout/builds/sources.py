@@ -4,14 +4,14 @@ from pathlib import Path
 
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError, counted
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.battle_files import read_battles, share_winners
-from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds, first_copies, split_builds
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.builds.battle_files import read_battles, share_winners
+from linnaeus.workloads.loadout.builds.build_table import Builds, SplitBuilds, first_copies, split_builds
+from linnaeus.workloads.loadout.builds.posterior import Posterior
+from linnaeus.workloads.loadout.builds.published_builds import read_table
+from linnaeus.workloads.loadout.builds.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.config import BattlesConfig, LoadoutsConfig, RecordedDataConfig
-from linnaeus.workloads.loadout.posterior import Posterior
-from linnaeus.workloads.loadout.published_builds import read_table
-from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
-from linnaeus.workloads.loadout.weapons import builtin_weapons, read_weapons
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons, read_weapons
 
 
 def read_builds(config: Config) -> SplitBuilds:

@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 
 from linnaeus.randomness import VALIDATION, key, uniforms
-from linnaeus.workloads.loadout.build_table import Builds, content_hashes
-from linnaeus.workloads.loadout.token_code import SlotsCode
+from linnaeus.workloads.loadout.builds.build_table import Builds, content_hashes
+from linnaeus.workloads.loadout.game.token_code import SlotsCode
 
 BASELINES = ("random", "modal", "containing", "neighbours", "log_odds")
 SMOOTHING = 5.0  # builds of all weapons that count as builds of each weapon

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.loadout.abilities import ITEM_PIECE, MAIN_ITEMS, MAIN_SLOTS, PIECES, SUB_SLOTS
+from linnaeus.workloads.loadout.game.abilities import ITEM_PIECE, MAIN_ITEMS, MAIN_SLOTS, PIECES, SUB_SLOTS
 
 _PIECE = torch.from_numpy(ITEM_PIECE)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.abilities import (
+from linnaeus.workloads.loadout.game.abilities import (
     ABILITIES,
     FULL_POINTS,
     ITEMS,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.loadout.abilities import (
+from linnaeus.workloads.loadout.game.abilities import (
     ABILITIES,
     FULL_POINTS,
     ITEM_ABILITY,

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.abilities import ABILITIES, FULL_POINTS, ITEMS, MAIN_SLOTS, PIECE_OF, SUB_SLOTS, main_item, sub_item
-from linnaeus.workloads.loadout.build_table import Builds
-from linnaeus.workloads.loadout.gear import empty_build, is_full, problem, with_distinct_keys
-from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
-from linnaeus.workloads.loadout.token_code import SPECIAL, THRESHOLDS
-from linnaeus.workloads.loadout.weapons import Weapons
+from linnaeus.workloads.loadout.builds.build_table import Builds
+from linnaeus.workloads.loadout.builds.skipped_builds import SkippedBuilds
+from linnaeus.workloads.loadout.game.abilities import ABILITIES, FULL_POINTS, ITEMS, MAIN_SLOTS, PIECE_OF, SUB_SLOTS, main_item, sub_item
+from linnaeus.workloads.loadout.game.gear import empty_build, is_full, problem, with_distinct_keys
+from linnaeus.workloads.loadout.game.token_code import SPECIAL, THRESHOLDS
+from linnaeus.workloads.loadout.game.weapons import Weapons
 
 CODES = {
     **{"ISM": "ink_saver_main", "ISS": "ink_saver_sub", "IRU": "ink_recovery_up", "RSU": "run_speed_up", "SSU": "swim_speed_up"},

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.loadout.beam_search import Tails, beam_search
-from linnaeus.workloads.loadout.ranked_fillings import NONE, ranked_fillings
-from linnaeus.workloads.loadout.slot_filling import fill
+from linnaeus.workloads.loadout.completion.beam_search import Tails, beam_search
+from linnaeus.workloads.loadout.completion.ranked_fillings import NONE, ranked_fillings
+from linnaeus.workloads.loadout.completion.slot_filling import fill
 
 METHODS = ("direct", "closure", "beam")
 SURE = 0.5  # closure

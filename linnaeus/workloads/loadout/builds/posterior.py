@@ -13,8 +13,8 @@ from math import comb
 
 import numpy as np
 
-from linnaeus.workloads.loadout.abilities import ITEMS, MAIN_ITEMS, MAIN_SLOTS, PIECES, SUB_SLOTS
-from linnaeus.workloads.loadout.archetypes import World
+from linnaeus.workloads.loadout.builds.archetypes import World
+from linnaeus.workloads.loadout.game.abilities import ITEMS, MAIN_ITEMS, MAIN_SLOTS, PIECES, SUB_SLOTS
 
 ORDERS = tuple(permutations(range(len(PIECES))))
 SUBSETS = tuple(product((False, True), repeat=len(PIECES)))  # of pieces whose main is missing

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.loadout.abilities import ABILITIES, FULL_POINTS, ITEM_ABILITY, ITEM_POINTS, ITEMS, SLOTS
-from linnaeus.workloads.loadout.build_table import Builds, content_hashes
-from linnaeus.workloads.loadout.token_code import SlotsCode
+from linnaeus.workloads.loadout.builds.build_table import Builds, content_hashes
+from linnaeus.workloads.loadout.game.abilities import ABILITIES, FULL_POINTS, ITEM_ABILITY, ITEM_POINTS, ITEMS, SLOTS
+from linnaeus.workloads.loadout.game.token_code import SlotsCode
 
 COMPARED = (1, 2, 3, 4, 5, 6)  # numbers of removed slots
 SHOWN = (*COMPARED, 9, SLOTS)  # those of `slots_K`

@@ -26,14 +26,14 @@ from torch import Tensor
 
 from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import SAMPLES, Metrics
-from linnaeus.workloads.loadout.abilities import ITEM_PIECE, ITEMS, MAIN_ITEMS, MAIN_SLOTS, PIECES, SLOTS, SUB_SLOTS
-from linnaeus.workloads.loadout.answer_scores import Scores, answer_metrics, decided_by_weapon, mean, reference_pool, score
-from linnaeus.workloads.loadout.baselines import Baselines
-from linnaeus.workloads.loadout.build_table import SplitBuilds
-from linnaeus.workloads.loadout.comparison import Comparison
-from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
-from linnaeus.workloads.loadout.slot_filling import Filled, fill
-from linnaeus.workloads.loadout.token_code import TokenCode
+from linnaeus.workloads.loadout.builds.build_table import SplitBuilds
+from linnaeus.workloads.loadout.builds.partial_builds import ValidationBuilds
+from linnaeus.workloads.loadout.completion.slot_filling import Filled, fill
+from linnaeus.workloads.loadout.evaluation.answer_scores import Scores, answer_metrics, decided_by_weapon, mean, reference_pool, score
+from linnaeus.workloads.loadout.evaluation.baselines import Baselines
+from linnaeus.workloads.loadout.evaluation.comparison import Comparison
+from linnaeus.workloads.loadout.game.abilities import ITEM_PIECE, ITEMS, MAIN_ITEMS, MAIN_SLOTS, PIECES, SLOTS, SUB_SLOTS
+from linnaeus.workloads.loadout.game.token_code import TokenCode
 
 BINS = 1000  # of token probabilities; 0.5 is an edge
 SLOT_BINS = 15  # of slot probabilities, as usual for a calibration error

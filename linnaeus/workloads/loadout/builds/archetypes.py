@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linnaeus.randomness import SYNTHETIC, Draw, key, uniforms
-from linnaeus.workloads.loadout.abilities import ITEM_PIECE, ITEMS, MAIN_ITEMS, MAIN_ONLY, PIECES, STANDARD, SUB_SLOTS
+from linnaeus.workloads.loadout.game.abilities import ITEM_PIECE, ITEMS, MAIN_ITEMS, MAIN_ONLY, PIECES, STANDARD, SUB_SLOTS
 
 ARCHETYPES, PER_WEAPON = 24, 5  # styles of the world, and of one weapon
 LOYALTY = 0.8  # probability that a slot follows the archetype and not the weapon

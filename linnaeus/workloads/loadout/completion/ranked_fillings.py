@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.loadout.abilities import ITEM_PIECE, ITEMS, MAIN_ITEMS, MAIN_SLOTS, PIECES, SUB_SLOTS
+from linnaeus.workloads.loadout.game.abilities import ITEM_PIECE, ITEMS, MAIN_ITEMS, MAIN_SLOTS, PIECES, SUB_SLOTS
 
 NONE = -1e9  # value of a filling that does not exist: finite, because -inf - -inf is not a number
 

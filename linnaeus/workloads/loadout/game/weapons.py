@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.weapon_list import WEAPON_LIST
+from linnaeus.workloads.loadout.game.weapon_list import WEAPON_LIST
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.loadout.abilities import ITEM_PIECE, MAIN_ITEMS, PIECES, free_slots
+from linnaeus.workloads.loadout.game.abilities import ITEM_PIECE, MAIN_ITEMS, PIECES, free_slots
 
 SMALLEST = 1e-12  # probability of a slot, so that its logarithm is finite
 State = tuple[np.ndarray, float]  # build int8 [40] and its log-probability

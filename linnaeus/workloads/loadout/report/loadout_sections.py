@@ -6,7 +6,7 @@ from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, e
 from linnaeus.reporting.report.line_chart import charts_of, line_chart
 from linnaeus.reporting.report.metric_names import meaning
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.workloads.loadout.result_tables import ENDS, REMOVED, SCORES, TOKENS, headline, methods
+from linnaeus.workloads.loadout.report.result_tables import ENDS, REMOVED, SCORES, TOKENS, headline, methods
 
 ABOUT = "Share of the removed slots that are filled as in the data, by the number of removed slots."
 ROWS = {  # metric, with K removed slots -> name of its row

@@ -12,7 +12,7 @@ from math import ceil
 
 import numpy as np
 
-from linnaeus.workloads.loadout.abilities import (
+from linnaeus.workloads.loadout.game.abilities import (
     ABILITIES,
     FULL_POINTS,
     MAIN_POINTS,
@@ -23,7 +23,7 @@ from linnaeus.workloads.loadout.abilities import (
     main_item,
     sub_item,
 )
-from linnaeus.workloads.loadout.gear import empty_build, problem
+from linnaeus.workloads.loadout.game.gear import empty_build, problem
 
 
 def allocate(

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from linnaeus.randomness import BOOTSTRAP, key, uniforms
-from linnaeus.workloads.loadout.abilities import FULL_POINTS, SLOTS
-from linnaeus.workloads.loadout.answer_scores import COMPARED, SHOWN, Scores, answer_metrics, decided_by_weapon, score
-from linnaeus.workloads.loadout.baselines import BASELINES, Baselines
-from linnaeus.workloads.loadout.build_table import SplitBuilds
-from linnaeus.workloads.loadout.gear import count_items
-from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
-from linnaeus.workloads.loadout.slot_filling import fill
+from linnaeus.workloads.loadout.builds.build_table import SplitBuilds
+from linnaeus.workloads.loadout.builds.partial_builds import ValidationBuilds
+from linnaeus.workloads.loadout.completion.slot_filling import fill
+from linnaeus.workloads.loadout.evaluation.answer_scores import COMPARED, SHOWN, Scores, answer_metrics, decided_by_weapon, score
+from linnaeus.workloads.loadout.evaluation.baselines import BASELINES, Baselines
+from linnaeus.workloads.loadout.game.abilities import FULL_POINTS, SLOTS
+from linnaeus.workloads.loadout.game.gear import count_items
 
 RESAMPLES = 1000
 CHUNK = 1 << 18  # rows drawn at once: 100,000 rows x `RESAMPLES` would need several GB

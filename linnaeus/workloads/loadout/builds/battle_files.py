@@ -20,11 +20,11 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import RESAMPLE, hashes, key
-from linnaeus.workloads.loadout.abilities import ITEMS
-from linnaeus.workloads.loadout.build_table import Builds
-from linnaeus.workloads.loadout.gear import from_points, is_full, with_distinct_keys
-from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
-from linnaeus.workloads.loadout.weapons import Weapons
+from linnaeus.workloads.loadout.builds.build_table import Builds
+from linnaeus.workloads.loadout.builds.skipped_builds import SkippedBuilds
+from linnaeus.workloads.loadout.game.abilities import ITEMS
+from linnaeus.workloads.loadout.game.gear import from_points, is_full, with_distinct_keys
+from linnaeus.workloads.loadout.game.weapons import Weapons
 
 PLAYERS = tuple(f"{team}{number}" for team in "AB" for number in range(1, 5) if (team, number) != ("A", 1))
 NEEDED = ("win", *(f"{player}-{column}" for player in PLAYERS for column in ("weapon", "abilities")))

@@ -14,8 +14,8 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import SPLIT, key
-from linnaeus.workloads.loadout.abilities import ITEMS
-from linnaeus.workloads.loadout.weapons import Weapons
+from linnaeus.workloads.loadout.game.abilities import ITEMS
+from linnaeus.workloads.loadout.game.weapons import Weapons
 
 SIDES = ("train", "validation", "test")
 Optimum = Callable[[np.ndarray, np.ndarray], np.ndarray]  # observed [N, 40], weapon [N] -> tails [N, 40, 9]

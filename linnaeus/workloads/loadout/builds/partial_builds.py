@@ -18,10 +18,10 @@ import torch
 
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.randomness import MASK, VALIDATION, key, uniforms
-from linnaeus.workloads.loadout.abilities import SLOTS
-from linnaeus.workloads.loadout.build_table import Builds, content_hashes
-from linnaeus.workloads.loadout.gear import count_items, slot_items
-from linnaeus.workloads.loadout.token_code import TokenCode, sets_of
+from linnaeus.workloads.loadout.builds.build_table import Builds, content_hashes
+from linnaeus.workloads.loadout.game.abilities import SLOTS
+from linnaeus.workloads.loadout.game.gear import count_items, slot_items
+from linnaeus.workloads.loadout.game.token_code import TokenCode, sets_of
 
 SKEW = 1.2
 DRAWS = 16  # uniform numbers of a sample: the number removed, then one for each slot or token

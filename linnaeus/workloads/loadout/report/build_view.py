@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
-from linnaeus.workloads.loadout.gear import EMPTY, arrange
-from linnaeus.workloads.loadout.token_code import NULL, PAD, TokenCode
-from linnaeus.workloads.loadout.weapons import Weapons
+from linnaeus.workloads.loadout.game.gear import EMPTY, arrange
+from linnaeus.workloads.loadout.game.token_code import NULL, PAD, TokenCode
+from linnaeus.workloads.loadout.game.weapons import Weapons
 from linnaeus.workloads.sample_view import SampleView
 
 

@@ -71,7 +71,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     cannot change its image size.
 
     Raise `ConfigError` if the data cannot be read, and in the cases of `check_rate`."""
-    from linnaeus.workloads.taxonomy.workload import build_data_source
+    from linnaeus.workloads.taxonomy.data_source import build_data_source
 
     if "optimizer.lr" in keys:
         check_rate(config.optimizer)
@@ -122,7 +122,7 @@ def check_rate(optimizer: OptimizerConfig) -> None:
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
     """Return a copy of `source` whose photographs are decoded for `image_size`; None if the source does not consist of photographs."""
-    from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
+    from linnaeus.workloads.taxonomy.images.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):
         return None
@@ -144,8 +144,8 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     import numpy as np
     import torch
 
-    from linnaeus.workloads.taxonomy.components import COMPONENTS, presence
     from linnaeus.workloads.taxonomy.observations import TRAIN
+    from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, presence
 
     rows = np.flatnonzero(source.split == TRAIN)
     model = config.model
@@ -164,7 +164,7 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
 def median_side(source: Source, rows: np.ndarray) -> int:
     """Return the side, in pixels, of a square whose area is the median area of up to 64 photographs; 224 if unknown. The sizes are read
     from the headers of the photographs."""
-    from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
+    from linnaeus.workloads.taxonomy.images.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):
         return 224

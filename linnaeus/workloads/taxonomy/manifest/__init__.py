@@ -2,8 +2,6 @@
 
 records                        what a reader of a format returns; the reader of `data=manifest`
 table, column, columns         read the file into columns, and find those that are used
-image_files, decoding, jpeg    check and read the image files
-missing_files                  find a file whose name looks like that of a missing one
 cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa
 taxon_table, taxa              read a table of taxa with their parents, and find the taxon of each label at each rank
@@ -11,13 +9,9 @@ spellings                      find names that are probably one taxon
 clean_records                  does all of the above: records with labels in a tree of taxa and metadata as numbers
 ranks                          the order of taxonomic ranks, and the choice of those to predict
 split, folds                   divide rows into training and validation
-contents                       find replaced photographs, and copies of training photographs in validation
 manifest_source                builds the `Source` of a run from the records
-photographs                    reads photographs during training
-quarantine                     records photographs that cannot be decoded
 """
 
 from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
-from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 
-__all__ = ["Quarantine", "build_source"]
+__all__ = ["build_source"]

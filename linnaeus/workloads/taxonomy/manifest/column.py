@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.spool import Spool, spooled
-from linnaeus.workloads.taxonomy.text_arrays import numbered, strings
-from linnaeus.workloads.taxonomy.text_lines import BLOCK, TextLines, lines_of
+from linnaeus.workloads.taxonomy.arrays.spool import Spool, spooled
+from linnaeus.workloads.taxonomy.arrays.text_arrays import numbered, strings
+from linnaeus.workloads.taxonomy.arrays.text_lines import BLOCK, TextLines, lines_of
 
 CHUNK = 512  # rows of a CSV that are in memory as Python strings; 65536 rows take twice the time (caches, garbage collection)
 UTC = ("+00:00", "Etc/UTC", "GMT")  # synonyms of UTC, whose times Arrow writes with +0000

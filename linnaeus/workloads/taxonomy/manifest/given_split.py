@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, digests, unique_strings
+from linnaeus.workloads.taxonomy.arrays.text_lines import BLOCK
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.column import Column
@@ -20,8 +22,6 @@ from linnaeus.workloads.taxonomy.manifest.dates import date_range
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, is_test, is_validation, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
-from linnaeus.workloads.taxonomy.text_arrays import Names, digests, unique_strings
-from linnaeus.workloads.taxonomy.text_lines import BLOCK
 
 PHOTOGRAPH = "photograph"  # name of the column of ids in a split file whose ids are the names of photographs
 NOT_IN_FILE = "not in the file data.split_file"

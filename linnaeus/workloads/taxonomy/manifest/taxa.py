@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.errors import counted, list_some, quoted, shorten
-from linnaeus.workloads.taxonomy.lineages import distinct_lineages
+from linnaeus.workloads.taxonomy.tree.lineages import distinct_lineages
 
 SHOWN = 3  # examples in a line
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, TOO_LARGE, ImageFiles, retry
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names
+from linnaeus.workloads.taxonomy.images.image_files import LARGEST_FILE, TOO_LARGE, ImageFiles, retry
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 
 
 class ByteRanges(ImageFiles):

@@ -23,9 +23,8 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
-from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.images.image_files import MISSING, NO_PATH, clean_path
 from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, NO_PATH, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import (
     Choose,
     Records,
@@ -36,6 +35,7 @@ from linnaeus.workloads.taxonomy.manifest.records import (
     photographs_in,
 )
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.h5_file import check_texts, is_text, opened
 from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
 from linnaeus.workloads.taxonomy.sources.h5_metadata import H5Metadata

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, MISSING, TOO_LARGE, ImageFiles, retry
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names
+from linnaeus.workloads.taxonomy.images.image_files import LARGEST_FILE, MISSING, TOO_LARGE, ImageFiles, retry
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 
 KEPT = 256 << 20  # bytes of groups that each process keeps in memory
 MEASURED = 1 << 30  # if a column has more bytes, photographs are not read at the start for their sizes; means of their groups are used

@@ -27,17 +27,17 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
+from linnaeus.workloads.taxonomy.arrays.text_arrays import first_places, strings
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_notes, split_words
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
-from linnaeus.workloads.taxonomy.text_arrays import first_places, strings
-from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 LONGEST_TEXT = 1 << 20  # most bytes of a member that is read as text
 MOST_COLUMNS = 1000  # most columns from json; if there are more, the names in it are probably values

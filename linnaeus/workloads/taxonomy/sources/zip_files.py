@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.image_files import (
+from linnaeus.workloads.taxonomy.images.image_files import (
     EMPTY,
     LARGEST_FILE,
     MISSING,
@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import (
     clean_paths,
     retry,
 )
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 
 _ENCRYPTED = 1  # bit of the flags of a member
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError, counted, quoted
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles, ImageFiles, is_pipe
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles, is_pipe
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata

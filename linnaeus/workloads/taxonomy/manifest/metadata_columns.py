@@ -12,10 +12,10 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.arrays.spool import spooled
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, first_date, fitting_formats, hour_of_day, is_utc
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally, is_null
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import day_of_year, first_date, fitting_formats, hour_of_day, is_utc
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations import Metadata
 
 HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates

@@ -20,9 +20,9 @@ from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.images.url_files import UrlFiles, has_urls, is_url
-from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO
-from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
+from linnaeus.workloads.taxonomy.manifest.tables.column import CHUNK, Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, read_table
 
 SOURCES = "linnaeus.workloads.taxonomy.sources"
 READERS = {  # data.name -> module of its reader

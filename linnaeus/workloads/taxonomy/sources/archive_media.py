@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
 from linnaeus.workloads.taxonomy.sources.occurrences import are_absent, blank, combined, concatenated, first_known

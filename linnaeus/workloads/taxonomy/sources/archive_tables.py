@@ -12,10 +12,10 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.mixed_encoding import Utf8Lines
-from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, LONGEST_LINE, UNEVEN, checked_rows, number_columns
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.mixed_encoding import Utf8Lines
+from linnaeus.workloads.taxonomy.manifest.tables.table import LONGEST_CELL, LONGEST_LINE, UNEVEN, checked_rows, number_columns
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
 from linnaeus.workloads.taxonomy.sources.archive_members import Archive

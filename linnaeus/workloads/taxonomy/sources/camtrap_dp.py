@@ -11,10 +11,10 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
-from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder, local_or_url
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
 from linnaeus.workloads.taxonomy.sources.camtrap_links import are, mapped, repeated, row_of

@@ -15,8 +15,8 @@ import numpy as np
 
 from linnaeus.errors import counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.sources.camtrap_links import Links, are, link
 from linnaeus.workloads.taxonomy.sources.camtrap_taxa import Lineage, Taxa, ranks_of
 

@@ -7,8 +7,8 @@ genus and a species. Any other name that is not in the list has a known rank onl
 import re
 from collections.abc import Iterable, Mapping
 
-from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name
-from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import clean_name
 
 Lineage = dict[str, str]  # rank -> name, coarse to fine, of a taxon and its ancestors
 _SP = re.compile(r"\s+s(?:p|pp)\.?$", re.IGNORECASE)  # "Anas sp." is the genus Anas

@@ -14,12 +14,12 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import DarwinCoreConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
-from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO, plain_name
-from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, local_or_url
-from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import null_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources import archive_media, occurrences
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile, read_descriptor

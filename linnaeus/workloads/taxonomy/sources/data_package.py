@@ -22,8 +22,8 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.table import LONGEST_LINE, Table, TableFile, read_table
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import LONGEST_LINE, Table, TableFile, read_table
 
 DESCRIPTOR = "datapackage.json"
 LARGEST_DESCRIPTOR = 1 << 28  # bytes

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, quoted
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import hour_of_day
 from linnaeus.workloads.taxonomy.manifest.records import column_of
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import hour_of_day
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.sources.labels_h5 import Labels

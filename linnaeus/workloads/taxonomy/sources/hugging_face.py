@@ -24,10 +24,10 @@ from linnaeus.errors import ConfigError, counted, list_some, one_line, quoted, s
 from linnaeus.workloads.taxonomy.arrays.text_arrays import strings
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.images.image_files import MISSING, clean_path
-from linnaeus.workloads.taxonomy.manifest.column import Column, from_arrow
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder, with_values
-from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column, from_arrow
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.hugging_face_files import Part, SavedFile, find_parts, open_file, read_object
 from linnaeus.workloads.taxonomy.sources.image_folder import label_ranks, split_notes

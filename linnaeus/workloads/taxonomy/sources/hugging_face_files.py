@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
-from linnaeus.workloads.taxonomy.manifest.split import SPLIT_WORDS
+from linnaeus.workloads.taxonomy.manifest.splitting.split import SPLIT_WORDS
 from linnaeus.workloads.taxonomy.sources.image_folder import split_words
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
 

@@ -21,13 +21,13 @@ from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.images.decoding import FORMATS
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.images.url_files import is_url
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
-from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, in_folder, local_or_url, with_values
-from linnaeus.workloads.taxonomy.manifest.split import SPLIT_WORDS
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.splitting.split import SPLIT_WORDS
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 

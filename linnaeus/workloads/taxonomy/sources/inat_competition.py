@@ -23,9 +23,9 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import InatCompetitionConfig
-from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.json_stream import objects
 

@@ -27,9 +27,9 @@ from linnaeus.errors import ConfigError, counted, list_some, one_line, quoted
 from linnaeus.workloads.taxonomy.config import InatOpenDataConfig
 from linnaeus.workloads.taxonomy.images.image_files import MISSING, FolderFiles
 from linnaeus.workloads.taxonomy.images.url_files import is_url
-from linnaeus.workloads.taxonomy.manifest.column import from_arrow
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import from_arrow
+from linnaeus.workloads.taxonomy.manifest.tables.table import UNEVEN, Table, without_long_values
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 
 BLOCK = 1 << 22  # bytes of a table that are read at once; a row must not be longer

@@ -24,7 +24,6 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
 from linnaeus.workloads.taxonomy.images.image_files import MISSING, NO_PATH, clean_path
-from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.records import (
     Choose,
     Records,
@@ -34,7 +33,8 @@ from linnaeus.workloads.taxonomy.manifest.records import (
     local_or_url,
     photographs_in,
 )
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.h5_file import check_texts, is_text, opened
 from linnaeus.workloads.taxonomy.sources.h5_images import H5Images

@@ -23,7 +23,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.images.image_files import clean_path
 from linnaeus.workloads.taxonomy.images.url_files import UrlFolder, is_url
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 
 SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # usual suffixes of `decoding.FORMATS`
 CONVENTIONS = ("path", "name", "id")

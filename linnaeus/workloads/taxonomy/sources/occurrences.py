@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.errors import counted
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import first_date
-from linnaeus.workloads.taxonomy.manifest.ranks import RANK_ORDER
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import RANK_ORDER
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null, null_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import first_date
 
 _BINOMIAL = re.compile(r"([×x]\s?)?([^\W\d_][\w-]+)(?:\s+\([^\W\d_][\w-]+\))?\s+([×x]\s?)?([^\W\d_A-Z][\w-]+)(?=[\s.]|$)")
 _OPEN = frozenset(("sp", "spp", "cf", "aff", "nr", "indet"))  # words after a genus if the species is not identified

@@ -30,9 +30,9 @@ from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.arrays.text_arrays import first_places, strings
 from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, with_values
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_notes, split_words

@@ -11,7 +11,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.arrays import spool, text_arrays, text_lines
 from linnaeus.workloads.taxonomy.arrays.spool import Spool, spooled
 from linnaeus.workloads.taxonomy.images import image_files
-from linnaeus.workloads.taxonomy.manifest import column, source_options
+from linnaeus.workloads.taxonomy.manifest import source_options
+from linnaeus.workloads.taxonomy.manifest.tables import column
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.store_layout import part_path
 from linnaeus.workloads.taxonomy.tree import lineages

@@ -14,9 +14,9 @@ LARGE = """
 import numpy as np
 from linnaeus.workloads.taxonomy.manifest.clean_records import _outside_note
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
-from linnaeus.workloads.taxonomy.manifest.row_labels import _most_frequent
-from linnaeus.workloads.taxonomy.manifest.split import find_groups
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.labels.row_labels import _most_frequent
+from linnaeus.workloads.taxonomy.manifest.splitting.split import find_groups
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.arrays.text_arrays import strings
 
 names = strings([f"photos/{i // 1000}/{i}.jpg" for i in range(300_000)])

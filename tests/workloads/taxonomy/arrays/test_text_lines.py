@@ -9,7 +9,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.arrays import text_arrays, text_lines
 from linnaeus.workloads.taxonomy.arrays.text_arrays import digests, joined, positions, strings
-from linnaeus.workloads.taxonomy.manifest.cleaning import NULLS, is_null, null_values
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import NULLS, is_null, null_values
 from linnaeus.workloads.taxonomy.store.store_layout import read_lines, write_lines
 
 ODD = ["", "a", "é.jpg", "back\\slash", "line\nbreak", "\\n", "\r\n", "日本", "end\\", "\udcff", "NA", "\\N", "\u212ana", "0"]

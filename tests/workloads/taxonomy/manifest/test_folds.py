@@ -7,8 +7,8 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.arrays.text_arrays import digests
-from linnaeus.workloads.taxonomy.manifest.folds import fold_numbers
-from linnaeus.workloads.taxonomy.manifest.split import Groups
+from linnaeus.workloads.taxonomy.manifest.splitting.folds import fold_numbers
+from linnaeus.workloads.taxonomy.manifest.splitting.split import Groups
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from tests import runs
 

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest import build_source
-from linnaeus.workloads.taxonomy.manifest.table import read_table
+from linnaeus.workloads.taxonomy.manifest.tables.table import read_table
 from linnaeus.workloads.taxonomy.observations import left_out
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from tests import runs

@@ -27,7 +27,8 @@ from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.images.decoding import decode
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest import column, source_options
+from linnaeus.workloads.taxonomy.manifest import source_options
+from linnaeus.workloads.taxonomy.manifest.tables import column
 from linnaeus.workloads.taxonomy.store import complete_store
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.encoding import Encoding

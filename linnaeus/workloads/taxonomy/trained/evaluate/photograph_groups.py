@@ -12,7 +12,7 @@ import torch
 
 from linnaeus.errors import ConfigError, shorten
 from linnaeus.metrics.bootstrap import group_sums, intervals, quotients
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.metrics.accuracy import FEW, MANY
 from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, area_under_risk_coverage, fractions
 from linnaeus.workloads.taxonomy.observations.components import presence

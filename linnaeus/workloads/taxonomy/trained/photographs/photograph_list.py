@@ -14,10 +14,10 @@ from typing import Any
 from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles, ImageFiles, is_pipe
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.tables.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of

@@ -11,9 +11,9 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.arrays.text_arrays import Names
 from linnaeus.workloads.taxonomy.manifest.columns import Columns
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split, split_name
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import given_split, split_name
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 
 SPLITS = {"training": TRAIN, "validation": VALIDATION, "test": LEFT_OUT}

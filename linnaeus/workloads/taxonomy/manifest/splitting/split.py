@@ -13,8 +13,8 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, digests, distinct, strings, unique_strings
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null, null_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 LEFT_OUT = 2  # third value of a split, in addition to TRAIN and VALIDATION: a test row, used for neither

@@ -10,7 +10,7 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import RecordsConfig
-from linnaeus.workloads.taxonomy.manifest.split import Groups, Strata, strata
+from linnaeus.workloads.taxonomy.manifest.splitting.split import Groups, Strata, strata
 
 ALWAYS_TRAINED = 0  # in place of the number of a fold, which is from 1 to K
 

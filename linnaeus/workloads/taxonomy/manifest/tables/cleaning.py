@@ -9,8 +9,8 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, shorten
 from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, first_places, strings
 from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.tree.lineages import distinct_lineages, fill_holes, number_column
 
 _NULLS = "- -- ? . na n/a #n/a nan null none nil nat <na> missing undefined unknown unidentified undetermined unassigned indet indet."

@@ -16,11 +16,11 @@ from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, digests, unique_strings
 from linnaeus.workloads.taxonomy.arrays.text_lines import BLOCK
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import date_range
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, is_test, is_validation, split_from_column
-from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT, NO_SIDE, is_test, is_validation, split_from_column
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import date_range
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 PHOTOGRAPH = "photograph"  # name of the column of ids in a split file whose ids are the names of photographs

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
-from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.ranks import rank_of_level
-from linnaeus.workloads.taxonomy.manifest.table import read_table
-from linnaeus.workloads.taxonomy.manifest.taxa import Conflict, Taxa, cycles
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import rank_of_level
+from linnaeus.workloads.taxonomy.manifest.labels.taxa import Conflict, Taxa, cycles
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import clean_name, is_null
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import read_table
 
 HEADERS = {
     "id": ("taxonid", "taxon_id", "id"),

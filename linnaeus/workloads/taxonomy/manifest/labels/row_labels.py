@@ -11,10 +11,10 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.arrays.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, read_codes
-from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, check_lineages, tree_ranks
-from linnaeus.workloads.taxonomy.manifest.table import Table
-from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import DEFAULT_RANKS, check_lineages, tree_ranks
+from linnaeus.workloads.taxonomy.manifest.labels.taxon_table import read_taxa
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import has_label, is_null, read_codes
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

@@ -31,8 +31,8 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder, from_arrow
-from linnaeus.workloads.taxonomy.manifest.mixed_encoding import Utf8Lines
+from linnaeus.workloads.taxonomy.manifest.tables.column import CHUNK, Column, ColumnBuilder, from_arrow
+from linnaeus.workloads.taxonomy.manifest.tables.mixed_encoding import Utf8Lines
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072

@@ -22,7 +22,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.images.url_files import UrlFiles, is_url
 from linnaeus.workloads.taxonomy.manifest.records import MEMBERS
-from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+from linnaeus.workloads.taxonomy.sources.folders.zip_files import ZipFiles
 
 CHUNK = 10_000  # rows in memory as Python strings
 

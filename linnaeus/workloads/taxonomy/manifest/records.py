@@ -27,14 +27,14 @@ from linnaeus.workloads.taxonomy.manifest.tables.table import Table, read_table
 SOURCES = "linnaeus.workloads.taxonomy.sources"
 READERS = {  # data.name -> module of its reader
     "manifest": "linnaeus.workloads.taxonomy.manifest.records",
-    "image_folder": f"{SOURCES}.image_folder",
-    "inat_competition": f"{SOURCES}.inat_competition",
-    "labels_h5": f"{SOURCES}.labels_h5",
-    "webdataset": f"{SOURCES}.webdataset",
-    "camtrap_dp": f"{SOURCES}.camtrap_dp",
-    "hugging_face": f"{SOURCES}.hugging_face",
-    "darwin_core": f"{SOURCES}.darwin_core",
-    "inat_open_data": f"{SOURCES}.inat_open_data",
+    "image_folder": f"{SOURCES}.folders.image_folder",
+    "inat_competition": f"{SOURCES}.inaturalist.inat_competition",
+    "labels_h5": f"{SOURCES}.h5.labels_h5",
+    "webdataset": f"{SOURCES}.shards.webdataset",
+    "camtrap_dp": f"{SOURCES}.camera_traps.camtrap_dp",
+    "hugging_face": f"{SOURCES}.shards.hugging_face",
+    "darwin_core": f"{SOURCES}.darwin_core_archive.darwin_core",
+    "inat_open_data": f"{SOURCES}.inaturalist.inat_open_data",
 }
 MEMBERS = ("webdataset", "hugging_face")  # sources whose photographs a manifest can name, with data.root=SOURCE:PATH
 

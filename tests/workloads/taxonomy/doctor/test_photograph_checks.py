@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.photograph_checks import photograph_findings
 from linnaeus.workloads.taxonomy.doctor.pixels import measure, measure_rows
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
-from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+from linnaeus.workloads.taxonomy.sources.folders.zip_files import ZipFiles
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
 
 LIMIT = 1 << 24

@@ -29,7 +29,7 @@ from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
+from linnaeus.workloads.taxonomy.sources.folders.local_files import SUFFIXES, files_in
 
 INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # in names of iNat 2021; the species epithet follows
 _INAT = re.compile(r"\d{5}_([A-Z][^_]*)_" + "_".join([r"([^_]*)"] * 5) + r"_(.+)")

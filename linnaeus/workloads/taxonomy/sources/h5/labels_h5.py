@@ -36,10 +36,10 @@ from linnaeus.workloads.taxonomy.manifest.records import (
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.h5_file import check_texts, is_text, opened
-from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
-from linnaeus.workloads.taxonomy.sources.h5_metadata import H5Metadata
-from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES
+from linnaeus.workloads.taxonomy.sources.folders.image_folder import SUFFIXES
+from linnaeus.workloads.taxonomy.sources.h5.h5_file import check_texts, is_text, opened
+from linnaeus.workloads.taxonomy.sources.h5.h5_images import H5Images
+from linnaeus.workloads.taxonomy.sources.h5.h5_metadata import H5Metadata
 
 RANKS = {  # level -> rank, as iNaturalist numbers them
     **{"5": "subspecies", "10": "species", "11": "complex", "12": "subsection", "13": "section", "15": "subgenus", "20": "genus"},

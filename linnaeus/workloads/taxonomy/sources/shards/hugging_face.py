@@ -28,10 +28,10 @@ from linnaeus.workloads.taxonomy.manifest.columns import AUTO
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder, with_values
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column, from_arrow
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
-from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
-from linnaeus.workloads.taxonomy.sources.hugging_face_files import Part, SavedFile, find_parts, open_file, read_object
-from linnaeus.workloads.taxonomy.sources.image_folder import label_ranks, split_notes
-from linnaeus.workloads.taxonomy.sources.parquet_images import ParquetImages
+from linnaeus.workloads.taxonomy.sources.folders.image_folder import label_ranks, split_notes
+from linnaeus.workloads.taxonomy.sources.shards.byte_ranges import ByteRanges
+from linnaeus.workloads.taxonomy.sources.shards.hugging_face_files import Part, SavedFile, find_parts, open_file, read_object
+from linnaeus.workloads.taxonomy.sources.shards.parquet_images import ParquetImages
 
 if TYPE_CHECKING:
     import pyarrow as pa

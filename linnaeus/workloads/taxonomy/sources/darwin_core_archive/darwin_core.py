@@ -21,12 +21,12 @@ from linnaeus.workloads.taxonomy.manifest.tables.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources import archive_media, occurrences
-from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile, read_descriptor
-from linnaeus.workloads.taxonomy.sources.archive_media import Photographs, given, taken
-from linnaeus.workloads.taxonomy.sources.archive_members import DESCRIPTOR, Archive
-from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows, describe, read_rows
-from linnaeus.workloads.taxonomy.sources.local_files import NOT_DOWNLOADED, files_of_records, find_files
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive import archive_media, occurrences
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_descriptor import DataFile, read_descriptor
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_media import Photographs, given, taken
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_members import DESCRIPTOR, Archive
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_tables import KEY, DataRows, describe, read_rows
+from linnaeus.workloads.taxonomy.sources.folders.local_files import NOT_DOWNLOADED, files_of_records, find_files
 
 _TABLES = (".csv", ".tsv", ".txt")
 _MEDIA = ("Multimedia", "Image")  # kinds of extensions with photographs

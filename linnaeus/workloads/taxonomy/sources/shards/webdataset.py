@@ -34,10 +34,10 @@ from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, with_v
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
-from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_notes, split_words
-from linnaeus.workloads.taxonomy.sources.local_files import files_in
-from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
+from linnaeus.workloads.taxonomy.sources.folders.image_folder import SUFFIXES, label_ranks, split_notes, split_words
+from linnaeus.workloads.taxonomy.sources.folders.local_files import files_in
+from linnaeus.workloads.taxonomy.sources.shards.byte_ranges import ByteRanges
+from linnaeus.workloads.taxonomy.sources.shards.tar_index import Member, TarReader
 
 LONGEST_TEXT = 1 << 20  # most bytes of a member that is read as text
 MOST_COLUMNS = 1000  # most columns from json; if there are more, the names in it are probably values

@@ -28,7 +28,7 @@ from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.dates import hour_of_day
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.sources.labels_h5 import Labels
+    from linnaeus.workloads.taxonomy.sources.h5.labels_h5 import Labels
 
 LOWEST, HIGHEST = -500.0, 9000.0  # metres
 CLOSE = 1e-3  # largest difference between encoded values in float32 that count as equal

@@ -16,13 +16,13 @@ from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
-from linnaeus.workloads.taxonomy.sources.camtrap_links import are, mapped, repeated, row_of
-from linnaeus.workloads.taxonomy.sources.camtrap_taxa import ranks_of
-from linnaeus.workloads.taxonomy.sources.data_package import Package, open_package
-from linnaeus.workloads.taxonomy.sources.local_files import NOT_DOWNLOADED, Found, find_files
-from linnaeus.workloads.taxonomy.sources.occurrences import first_known
-from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+from linnaeus.workloads.taxonomy.sources.camera_traps.camtrap_labels import Labels, label_media
+from linnaeus.workloads.taxonomy.sources.camera_traps.camtrap_links import are, mapped, repeated, row_of
+from linnaeus.workloads.taxonomy.sources.camera_traps.camtrap_taxa import ranks_of
+from linnaeus.workloads.taxonomy.sources.camera_traps.data_package import Package, open_package
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.occurrences import first_known
+from linnaeus.workloads.taxonomy.sources.folders.local_files import NOT_DOWNLOADED, Found, find_files
+from linnaeus.workloads.taxonomy.sources.folders.zip_files import ZipFiles
 
 DEPLOYMENTS = ("deploymentID", "latitude", "longitude"), ("coordinateUncertainty", "locationID", "timestampIssues")
 MEDIA = ("mediaID", "deploymentID", "timestamp", "filePath"), ("fileMediatype", "fileName")

@@ -17,8 +17,8 @@ from linnaeus.errors import counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table
-from linnaeus.workloads.taxonomy.sources.camtrap_links import Links, are, link
-from linnaeus.workloads.taxonomy.sources.camtrap_taxa import Lineage, Taxa, ranks_of
+from linnaeus.workloads.taxonomy.sources.camera_traps.camtrap_links import Links, are, link
+from linnaeus.workloads.taxonomy.sources.camera_traps.camtrap_taxa import Lineage, Taxa, ranks_of
 
 LEVELS = ("media", "event")
 TYPES = ("human", "vehicle", "blank", "unknown")  # values of observationType other than animal and unclassified

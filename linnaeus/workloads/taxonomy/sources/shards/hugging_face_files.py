@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.splitting.split import SPLIT_WORDS
-from linnaeus.workloads.taxonomy.sources.image_folder import split_words
-from linnaeus.workloads.taxonomy.sources.local_files import files_in
+from linnaeus.workloads.taxonomy.sources.folders.image_folder import split_words
+from linnaeus.workloads.taxonomy.sources.folders.local_files import files_in
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from linnaeus.errors import ConfigError, one_line, quoted
-from linnaeus.workloads.taxonomy.sources.archive_members import DESCRIPTOR, Archive
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_members import DESCRIPTOR, Archive
 
 _LARGEST = 1 << 22  # most bytes of a descriptor; real ones have 50 kB
 _ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\\\": "\\"}

@@ -8,8 +8,8 @@ import numpy as np
 from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
-from linnaeus.workloads.taxonomy.sources.occurrences import are_absent, blank, combined, concatenated, first_known
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_tables import KEY, DataRows
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.occurrences import are_absent, blank, combined, concatenated, first_known
 
 TERMS = ("accessURI", "identifier", "type", "format", "occurrenceID")  # columns of media extensions that are read
 _PHOTOGRAPHS = ("", "stillimage", "image", "photo", "photograph", "picture")  # types of media that count as photographs

@@ -27,7 +27,7 @@ from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.json_stream import objects
+from linnaeus.workloads.taxonomy.sources.inaturalist.json_stream import objects
 
 UNCERTAINTY = "coordinateUncertaintyInMeters"
 IMAGE = {  # field of an image -> column

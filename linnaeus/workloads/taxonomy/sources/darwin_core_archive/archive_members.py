@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
-from linnaeus.workloads.taxonomy.sources.local_files import is_file, is_folder
+from linnaeus.workloads.taxonomy.sources.folders.local_files import is_file, is_folder
 
 DESCRIPTOR = "meta.xml"
 _ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, RuntimeError, ValueError, csv.Error)

@@ -22,7 +22,7 @@ from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, strings
 from linnaeus.workloads.taxonomy.images.image_files import LARGEST_FILE, TOO_LARGE, ImageFiles, retry
 from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.sources.h5_file import opened
+from linnaeus.workloads.taxonomy.sources.h5.h5_file import opened
 
 _HEADER = 54  # bytes of the headers of a BMP with 24 bits per pixel
 _lock = threading.RLock()  # for all files: h5py reads only one at a time anyway

@@ -17,9 +17,9 @@ from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.mixed_encoding import Utf8Lines
 from linnaeus.workloads.taxonomy.manifest.tables.table import LONGEST_CELL, LONGEST_LINE, UNEVEN, checked_rows, number_columns
 from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
-from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
-from linnaeus.workloads.taxonomy.sources.archive_members import Archive
-from linnaeus.workloads.taxonomy.sources.occurrences import concatenated
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_descriptor import DataFile
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_members import Archive
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.occurrences import concatenated
 
 KEY = "(id)"  # name of the column with the id of the core record, by which tables are joined
 _BLOCK = 1 << 16  # characters that are read at once

@@ -44,9 +44,9 @@ from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.workers import WorkerLoader, WorkerPool
 from linnaeus.distributed import DistributedContext, keep_freed_memory
 from linnaeus.train.building.build_data import build_sampler, build_train_loader, build_workers
-from linnaeus.workloads.taxonomy.manifest import photographs
-from linnaeus.workloads.taxonomy.preparation import MEAN, STD
-from linnaeus.workloads.taxonomy.resizing import resize
+from linnaeus.workloads.taxonomy.images import photographs
+from linnaeus.workloads.taxonomy.images.resizing import resize
+from linnaeus.workloads.taxonomy.inputs.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.store import prepare_store
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
 from linnaeus.workloads.taxonomy.store.store_layout import read_array, read_lines

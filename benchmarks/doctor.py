@@ -102,8 +102,8 @@ def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
 
     from benchmarks.data import make_photographs
     from linnaeus.workloads.taxonomy.doctor.pixels import Measurement
-    from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
-    from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
+    from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
+    from linnaeus.workloads.taxonomy.images.photographs import DETAIL
 
     torch.set_num_threads(1)
     names = sorted(str(path.relative_to(folder)) for path in make_photographs(folder, count).rglob("*.jpg"))

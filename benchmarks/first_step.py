@@ -28,11 +28,11 @@ def bare(batch: int, side: int) -> None:
     """Make one training step of the network for the embedded data (mformer micro, four taxonomic ranks) on random images, then stop."""
     import torch
 
-    from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS
     from linnaeus.workloads.taxonomy.config import MformerConfig
     from linnaeus.workloads.taxonomy.heads import LinearHead
     from linnaeus.workloads.taxonomy.models.classifier import Classifier
     from linnaeus.workloads.taxonomy.models.mformer import Mformer
+    from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, WIDTHS
 
     config = MformerConfig(name="mformer", size="micro", dropout=0.0, drop_path=0.0, meta_width=64)
     trunk = Mformer(config, [side], len(CLASSES), COMPONENTS)

@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.data import BATCH, make_photographs, ours, prepare
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests
 from linnaeus.workloads.taxonomy.store.store_layout import read_lines, read_record, write_lines, write_record
-from linnaeus.workloads.taxonomy.text_arrays import digests
 
 PHOTOGRAPHS, COPIES = 512, 32  # of 262 kB: 4.3 GB
 READ = 4096  # photographs of a round
@@ -116,7 +116,7 @@ def read(store: str, order: str, count: str) -> float:
     """Read the first `count` photographs of an epoch. Return the seconds per photograph."""
     import torch
 
-    from linnaeus.workloads.taxonomy.manifest import photographs
+    from linnaeus.workloads.taxonomy.images import photographs
 
     torch.set_num_threads(1)
     photographs.CACHE_LIMIT = 0

@@ -36,13 +36,13 @@ from benchmarks.loadout_trials import DEFAULT, VARIANTS, run_trials
 from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.gear import count_items, slot_items
-from linnaeus.workloads.loadout.gear_requests import Request
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.completion.gear_requests import Request
+from linnaeus.workloads.loadout.game.gear import count_items, slot_items
+from linnaeus.workloads.loadout.game.token_code import PAD, PointsCode, SlotsCode
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons
 from linnaeus.workloads.loadout.model.set_transformer import SetTransformer, build_set_transformer
-from linnaeus.workloads.loadout.token_code import PAD, PointsCode, SlotsCode
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
-from linnaeus.workloads.loadout.weapons import builtin_weapons
 
 PUBLISHED = {"published": 83_001_420, "published_cli": 20_833_612}
 WEAPONS = 130

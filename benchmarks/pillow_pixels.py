@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from linnaeus.workloads.taxonomy.augment import geometry
-from linnaeus.workloads.taxonomy.manifest import decoding, jpeg
+from linnaeus.workloads.taxonomy.images import decoding, jpeg
 
 
 def resize(pixels: np.ndarray, out: np.ndarray) -> None:

@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.near_place import COLUMNS
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode
 
 SIDES = (10.0, 100.0, 1000.0, 8000.0)  # km
 LATITUDE, LONGITUDE, KM = 37.0, -122.0, 111.2  # centre of the region, kilometres of a degree

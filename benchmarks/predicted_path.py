@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.heads import Difference
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import of_run
 from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier

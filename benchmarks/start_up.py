@@ -30,10 +30,10 @@ import numpy as np
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 from benchmarks.prepare_many import pictures
 from linnaeus.files import write_atomic
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.store import store_layout
-from linnaeus.workloads.taxonomy.text_arrays import digests
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 CHILD = Path(__file__).with_name("first_step.py")

@@ -14,7 +14,7 @@ from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial_results import Metric
 from linnaeus.sweep.trial_source import TrialSource
 from linnaeus.workloads.language.workload import LanguageWorkload
-from linnaeus.workloads.taxonomy import dataset_record
+from linnaeus.workloads.taxonomy.observations import dataset_record
 from tests import runs
 from tests.laws.test_mended import break_photographs
 

@@ -12,7 +12,7 @@ from benchmarks.big_trees import big_tree, draw_labels
 from linnaeus.config.registry import register
 from linnaeus.config.setting import setting
 from linnaeus.workloads.taxonomy.config import TaxonomyDataConfig
-from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 
 DIFFERENT = 16  # photographs in memory

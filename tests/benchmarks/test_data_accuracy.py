@@ -17,7 +17,7 @@ boxes = geometry.central_squares(geometry.sizes_of([photograph]), 1.0)
 ours = geometry.resample([photograph], boxes, 32).astype(int)
 import benchmarks.pillow_pixels
 difference = abs(geometry.resample([photograph], boxes, 32) - ours)
-from linnaeus.workloads.taxonomy.manifest import decoding
+from linnaeus.workloads.taxonomy.images import decoding
 assert decoding.resize is geometry.resize is benchmarks.pillow_pixels.resize and decoding.decode_jpeg(b"", (1, 1), 1) is None
 print(difference.max(), difference.any())
 """

@@ -200,7 +200,7 @@ def test_a_plan_refuses_what_a_run_refuses(typed, start, tmp_path):
 
 
 def test_a_plan_reads_no_photograph_and_logs_the_warnings_of_the_run(start, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.manifest.image_files.decode", None)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.images.image_files.decode", None)
     small = [a for a in SMALL.split() if "_samples" not in a]
     arguments = ["data=manifest", f"data.path={folder}/manifest.csv", "weighting.weights={genus:0}", "run.name=one", *small]
     status, out, err = start("plan=true", *arguments)

@@ -7,7 +7,7 @@ from linnaeus.data.order import Blocks, block_order, epoch_order
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.identity import update_hash
-from linnaeus.workloads.taxonomy.image_dataset import blocks_note, build_blocks
+from linnaeus.workloads.taxonomy.inputs.image_dataset import blocks_note, build_blocks
 from tests import runs
 
 SIZES = [(1000, 8, 5), (1003, 8, 5), (1, 8, 5), (7, 8, 5), (100, 1, 1), (65, 64, 2), (999, 10, 33)]

@@ -28,15 +28,15 @@ from PIL import Image
 from linnaeus import load_model
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.biota.__main__ import _row
-from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.data_source import build_data_source
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Source
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import ARGUMENTS, metadata_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.export_forms import ONNX_PACKAGES
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.probabilities.answers import Prediction
-from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests.workloads.taxonomy.serving.client import running
 
 LIMIT = 1e-5  # of a probability

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.workloads.loadout.abilities import ABILITIES, MAIN_ONLY, PIECE_OF, PIECES, STANDARD
 from linnaeus.workloads.loadout.complete_cli import as_json, as_text
-from linnaeus.workloads.loadout.gear_requests import read_requests
+from linnaeus.workloads.loadout.completion.gear_requests import read_requests
+from linnaeus.workloads.loadout.game.abilities import ABILITIES, MAIN_ONLY, PIECE_OF, PIECES, STANDARD
+from linnaeus.workloads.loadout.game.token_code import CODES
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
-from linnaeus.workloads.loadout.token_code import CODES
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
-from linnaeus.workloads.loadout.weapons import builtin_weapons
 from tests import runs
 
 REQUESTS = 1000  # in a case

@@ -17,7 +17,7 @@ from linnaeus import workloads
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.distributed import DistributedContext
 from linnaeus.train import resolve_schedule
-from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset
+from linnaeus.workloads.taxonomy.inputs.image_dataset import TaxonomyDataset
 from tests import runs
 
 RAMPS = ["schedule.mixup_prob.start=0.2", "schedule.mixup_prob.end=1", "schedule.meta_mask_prob.start=0", "schedule.meta_mask_prob.end=0.5"]

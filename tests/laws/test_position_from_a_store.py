@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset
+from linnaeus.workloads.taxonomy.inputs.image_dataset import TaxonomyDataset
 from tests import runs, watching
 
 SETTINGS = ["trainer.length=2epochs", "debug.batch_hashes=true", "augment.policy=trivialaugment", "augment.erasing=0.3"]

@@ -16,7 +16,8 @@ import pytest
 from linnaeus.reporting.terminal import preparation_progress
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.language import corpus
-from linnaeus.workloads.taxonomy.manifest import contents, image_files, table
+from linnaeus.workloads.taxonomy.images import contents, image_files
+from linnaeus.workloads.taxonomy.manifest.tables import table
 from tests import runs
 from tests.reporting.terminal import on_terminal
 

@@ -18,13 +18,13 @@ import numpy as np
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.abilities import ITEMS, MAIN_ITEMS
-from linnaeus.workloads.loadout.gear import EMPTY, arrange, to_text
-from linnaeus.workloads.loadout.gear_requests import Request, make_request, parse_points, read_requests
+from linnaeus.workloads.loadout.completion.gear_requests import Request, make_request, parse_points, read_requests
+from linnaeus.workloads.loadout.game.abilities import ITEMS, MAIN_ITEMS
+from linnaeus.workloads.loadout.game.gear import EMPTY, arrange, to_text
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.loadout.build_decoding import Answer
-    from linnaeus.workloads.loadout.weapons import Weapons
+    from linnaeus.workloads.loadout.completion.build_decoding import Answer
+    from linnaeus.workloads.loadout.game.weapons import Weapons
 
 METHODS = ("beam", "closure", "direct")
 MOST_BUILDS = 1000  # of a request: the memory and the time of all methods grow with them

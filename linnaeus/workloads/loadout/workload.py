@@ -17,15 +17,15 @@ from linnaeus.errors import list_some
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
-from linnaeus.workloads.loadout.baselines import Baselines
-from linnaeus.workloads.loadout.build_table import SIDES, Builds
-from linnaeus.workloads.loadout.build_view import BuildView
-from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics, token_losses
+from linnaeus.workloads.loadout.builds.build_table import SIDES, Builds
+from linnaeus.workloads.loadout.builds.partial_builds import TrainingBuilds, ValidationBuilds
+from linnaeus.workloads.loadout.builds.sources import read_builds
+from linnaeus.workloads.loadout.evaluation.baselines import Baselines
+from linnaeus.workloads.loadout.evaluation.completion_metrics import CompletionMetrics, token_losses
+from linnaeus.workloads.loadout.game.token_code import CODES, PAD
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
-from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds
-from linnaeus.workloads.loadout.result_tables import headline, result_tables
-from linnaeus.workloads.loadout.sources import read_builds
-from linnaeus.workloads.loadout.token_code import CODES, PAD
+from linnaeus.workloads.loadout.report.build_view import BuildView
+from linnaeus.workloads.loadout.report.result_tables import headline, result_tables
 
 WEAPONS = "weapons.json"
 NAMED = 5  # weapons without training builds in the log

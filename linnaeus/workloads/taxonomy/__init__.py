@@ -1,4 +1,28 @@
-"""The taxonomy workload: hierarchical classification of species from photographs, places and times of observations."""
+"""The taxonomy workload: hierarchical classification of species from photographs, places and times of observations.
+
+Each package imports only packages above it in this list, and the settings in `config`, `loss_config` and `augment_config`:
+
+arrays         millions of texts, and arrays longer than the memory
+tree           the tree of taxa; sums and softmaxes over ranges and siblings
+observations   `Source`: labels and metadata of all observations, their encoding for the network, and what they tell of the labels
+images         read and decode image files
+manifest       data: a table of photographs
+sources        data: other formats
+store          data: folders for fast training, `linnaeus prepare`
+biota          data: organisms that the program generates
+augment        random changes of photographs
+heads          from a feature vector to scores of taxa
+losses         from scores to losses
+inputs         batches of photographs, labels and metadata
+models         networks
+metrics        metrics of training and validation
+report         sections and pictures of report.html
+doctor         find mistakes in data, `linnaeus doctor`
+trained        use trained models: predict, embed, calibrate, evaluate, export
+serving        use a trained model over HTTP, `linnaeus serve`
+
+`data_source` builds the `Source` of a configuration. `workload` is what the training loop uses; `automatic` chooses its settings that
+are `auto`, and `plugin_checks` checks parts that plugins define."""
 
 from __future__ import annotations
 

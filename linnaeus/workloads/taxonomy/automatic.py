@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from linnaeus.config.schema import Config
     from linnaeus.config.schema_optimization import OptimizerConfig
-    from linnaeus.workloads.taxonomy.metadata_signal import Signal
     from linnaeus.workloads.taxonomy.observations import Source
+    from linnaeus.workloads.taxonomy.observations.metadata_signal import Signal
 
 KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; in the order in which they are chosen
     "model.backbone": "resnet10t",
@@ -75,7 +75,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     cannot change its image size.
 
     Raise `ConfigError` if the data cannot be read, and in the cases of `check_rate`."""
-    from linnaeus.workloads.taxonomy.workload import build_data_source
+    from linnaeus.workloads.taxonomy.data_source import build_data_source
 
     if "optimizer.lr" in keys:
         check_rate(config.optimizer)
@@ -126,7 +126,7 @@ def check_rate(optimizer: OptimizerConfig) -> None:
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
     """Return a copy of `source` whose photographs are decoded for `image_size`; None if the source does not consist of photographs."""
-    from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
+    from linnaeus.workloads.taxonomy.images.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):
         return None
@@ -148,9 +148,9 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     import numpy as np
     import torch
 
-    from linnaeus.workloads.taxonomy.components import COMPONENTS, presence
-    from linnaeus.workloads.taxonomy.metadata_signal import signal_of
     from linnaeus.workloads.taxonomy.observations import TRAIN
+    from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, presence
+    from linnaeus.workloads.taxonomy.observations.metadata_signal import signal_of
 
     rows = np.flatnonzero(source.split == TRAIN)
     model = config.model
@@ -170,7 +170,7 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
 def median_side(source: Source, rows: np.ndarray) -> int:
     """Return the side, in pixels, of a square whose area is the median area of up to 64 photographs; 224 if unknown. The sizes are read
     from the headers of the photographs."""
-    from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
+    from linnaeus.workloads.taxonomy.images.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):
         return 224

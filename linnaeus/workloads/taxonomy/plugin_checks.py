@@ -11,12 +11,12 @@ from linnaeus.config.contracts import check_members, class_name, described
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.schedule.image_sizes import image_sizes
-from linnaeus.workloads.taxonomy.components import column_slices
+from linnaeus.workloads.taxonomy.arrays.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.losses import TaxonomyLoss
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, ImageReader, Source
-from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+from linnaeus.workloads.taxonomy.observations.components import column_slices
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANGES = {  # quantity -> lowest and highest value

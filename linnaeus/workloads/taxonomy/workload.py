@@ -1,8 +1,7 @@
 """`TaxonomyWorkload`: train a classifier that predicts a class per taxonomic rank from photographs and metadata. Ranks are its tasks."""
 
-import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from linnaeus.checkpoint.format import step_name
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.choices import choice_lines
-from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
@@ -23,59 +21,33 @@ from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
-from linnaeus.workloads.taxonomy import manifest
-from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
 from linnaeus.workloads.taxonomy.automatic import notes_of_defaults
-from linnaeus.workloads.taxonomy.components import PARTS, column_slices, part_columns, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
-from linnaeus.workloads.taxonomy.dataset_record import known_metadata, process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.data_source import build_data_source
 from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.heads.sharded import ShardedHead, check_sharded
-from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
+from linnaeus.workloads.taxonomy.images.quarantine import Quarantine
+from linnaeus.workloads.taxonomy.inputs.image_dataset import TaxonomyDataset, epoch_weights
+from linnaeus.workloads.taxonomy.inputs.masking import NullPolicy, never_absent, ramp_used
+from linnaeus.workloads.taxonomy.inputs.preparation import BatchPreparation
+from linnaeus.workloads.taxonomy.inputs.transforms import could_use_device
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
-from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
-from linnaeus.workloads.taxonomy.masking import NullPolicy, never_absent, ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
+from linnaeus.workloads.taxonomy.metrics.accuracy_table import accuracy_headline, accuracy_table
 from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier, with_near_place
 from linnaeus.workloads.taxonomy.models.near_place import fit_places
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
-from linnaeus.workloads.taxonomy.photograph_view import PhotographView
-from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
-from linnaeus.workloads.taxonomy.preparation import BatchPreparation
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.observations.components import PARTS, column_slices, part_columns, presence
+from linnaeus.workloads.taxonomy.observations.dataset_record import known_metadata, process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.plugin_checks import check_parts
 from linnaeus.workloads.taxonomy.report.example_photographs import save_examples
-from linnaeus.workloads.taxonomy.store import store_source
-from linnaeus.workloads.taxonomy.transforms import could_use_device
+from linnaeus.workloads.taxonomy.report.photograph_view import PhotographView
 
 log = logging.getLogger("linnaeus")
-
-
-def build_data_source(config: Config, test: bool = False) -> tuple[Source, Callable[[Any], dict[str, float]] | None]:
-    """Return the data source of a configuration, and a function that returns the best possible accuracies; None in place of the function if
-    they are unknown.
-
-    `test`: True to use the test rows in place of the validation rows. Raise `ConfigError` if there are no test rows."""
-    records = isinstance(config.data, RecordsConfig)
-    if test and not records:
-        raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
-    part = registered("data", config.data.name)
-    if part is not None:
-        source = check_members(part.build(config.data), Source, f"data.name={config.data.name}: the builder returns")
-        source = checked_source(source)
-        if config.data.ranks is not None and tuple(config.data.ranks) != source.tree.ranks:
-            raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
-        return source, None
-    if config.prepared is not None and not test:
-        return config.prepared, None
-    if isinstance(config.data, StoreConfig):
-        return store_source.build_source(config.data, test), None
-    if records:
-        return manifest.build_source(config.data, test), None
-    module = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
-    return module.build_source(config.data), getattr(module, "ceilings", None)
 
 
 class TaxonomyWorkload(Workload):

@@ -12,7 +12,7 @@ from torch import nn
 from linnaeus.errors import ConfigError
 from linnaeus.train.building import compiling
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, column_slices
 from tests import runs
 from tests.config import observers as see
 

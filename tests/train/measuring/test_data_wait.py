@@ -13,7 +13,7 @@ from linnaeus.distributed.processes import CoreSeconds
 from linnaeus.reporting.jsonl.alarm_log import read_alarms
 from linnaeus.train.measuring import data_wait
 from linnaeus.train.measuring.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
-from linnaeus.workloads.taxonomy import transforms
+from linnaeus.workloads.taxonomy.inputs import transforms
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs, watching
 

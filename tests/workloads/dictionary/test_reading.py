@@ -20,9 +20,9 @@ from linnaeus.workloads.dictionary.reading.feature_classes import detectors
 from linnaeus.workloads.dictionary.reading.feature_page import strongest
 from linnaeus.workloads.language.text_view import TextView
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer
-from linnaeus.workloads.loadout.build_view import BuildView
-from linnaeus.workloads.loadout.token_code import PAD, SlotsCode
-from linnaeus.workloads.taxonomy.photograph_view import PhotographView, grid_of
+from linnaeus.workloads.loadout.game.token_code import PAD, SlotsCode
+from linnaeus.workloads.loadout.report.build_view import BuildView
+from linnaeus.workloads.taxonomy.report.photograph_view import PhotographView, grid_of
 
 
 def test_feature_and_threshold_are_chosen_on_training_samples_only():

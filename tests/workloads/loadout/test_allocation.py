@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from linnaeus.workloads.loadout.abilities import ABILITIES, ability_points, free_slots, main_item, sub_item
-from linnaeus.workloads.loadout.allocation import allocate
-from linnaeus.workloads.loadout.gear import empty_build, parse_gear, problem, to_text
+from linnaeus.workloads.loadout.completion.allocation import allocate
+from linnaeus.workloads.loadout.game.abilities import ABILITIES, ability_points, free_slots, main_item, sub_item
+from linnaeus.workloads.loadout.game.gear import empty_build, parse_gear, problem, to_text
 
 ISM, SSU, SCU, RSU, QR, QSJ = (
     *("intensify_action", "swim_speed_up", "special_charge_up", "run_speed_up", "quick_respawn", "quick_super_jump"),

@@ -9,15 +9,15 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.loadout.abilities import ABILITIES, ITEMS, MAIN_ITEMS, ability_points
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.battle_files import PLAYERS, share_winners, to_points
-from linnaeus.workloads.loadout.build_table import Builds
-from linnaeus.workloads.loadout.gear import slot_items
-from linnaeus.workloads.loadout.published_builds import CODES, builds_of_tokens
-from linnaeus.workloads.loadout.skipped_builds import MOST_REASONS
-from linnaeus.workloads.loadout.token_code import PointsCode
-from linnaeus.workloads.loadout.weapons import builtin_weapons
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.builds.battle_files import PLAYERS, share_winners, to_points
+from linnaeus.workloads.loadout.builds.build_table import Builds
+from linnaeus.workloads.loadout.builds.published_builds import CODES, builds_of_tokens
+from linnaeus.workloads.loadout.builds.skipped_builds import MOST_REASONS
+from linnaeus.workloads.loadout.game.abilities import ABILITIES, ITEMS, MAIN_ITEMS, ability_points
+from linnaeus.workloads.loadout.game.gear import slot_items
+from linnaeus.workloads.loadout.game.token_code import PointsCode
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons
 from tests import runs
 
 WEAPONS = builtin_weapons()

@@ -9,10 +9,10 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout import complete_cli
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.build_decoding import METHODS
-from linnaeus.workloads.loadout.gear import count_items, is_full, parse_gear, slot_items, to_text
-from linnaeus.workloads.loadout.gear_requests import make_request
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.completion.build_decoding import METHODS
+from linnaeus.workloads.loadout.completion.gear_requests import make_request
+from linnaeus.workloads.loadout.game.gear import count_items, is_full, parse_gear, slot_items, to_text
 from linnaeus.workloads.loadout.trained import load_model, loadout_model
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
 from tests import runs

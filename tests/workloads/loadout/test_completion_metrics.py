@@ -11,21 +11,21 @@ import torch
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import BOOTSTRAP, key, uniforms
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.workloads.loadout import answer_scores
-from linnaeus.workloads.loadout.abilities import ability_points
-from linnaeus.workloads.loadout.answer_scores import reference_pool
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.baselines import BASELINES, Baselines
-from linnaeus.workloads.loadout.build_table import Builds, split_builds
-from linnaeus.workloads.loadout.comparison import RESAMPLES, Comparison, paired_bootstrap
-from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
-from linnaeus.workloads.loadout.gear import count_items
-from linnaeus.workloads.loadout.loadout_sections import loadout_sections
-from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
-from linnaeus.workloads.loadout.result_tables import headline, result_tables
-from linnaeus.workloads.loadout.slot_filling import fill
-from linnaeus.workloads.loadout.token_code import SlotsCode
-from linnaeus.workloads.loadout.weapons import builtin_weapons
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.builds.build_table import Builds, split_builds
+from linnaeus.workloads.loadout.builds.partial_builds import ValidationBuilds
+from linnaeus.workloads.loadout.completion.slot_filling import fill
+from linnaeus.workloads.loadout.evaluation import answer_scores
+from linnaeus.workloads.loadout.evaluation.answer_scores import reference_pool
+from linnaeus.workloads.loadout.evaluation.baselines import BASELINES, Baselines
+from linnaeus.workloads.loadout.evaluation.comparison import RESAMPLES, Comparison, paired_bootstrap
+from linnaeus.workloads.loadout.evaluation.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.game.abilities import ability_points
+from linnaeus.workloads.loadout.game.gear import count_items
+from linnaeus.workloads.loadout.game.token_code import SlotsCode
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons
+from linnaeus.workloads.loadout.report.loadout_sections import loadout_sections
+from linnaeus.workloads.loadout.report.result_tables import headline, result_tables
 from tests import runs
 
 CODE, WEAPONS = SlotsCode(), builtin_weapons()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.abilities import ABILITIES, FULL_POINTS, STANDARD, ability_points, main_item, sub_item
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.gear import arrange, from_points, is_full, parse_gear, problem, slots_of_points, to_text
-from linnaeus.workloads.loadout.weapons import builtin_weapons, read_weapons, weapons_from
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.game.abilities import ABILITIES, FULL_POINTS, STANDARD, ability_points, main_item, sub_item
+from linnaeus.workloads.loadout.game.gear import arrange, from_points, is_full, parse_gear, problem, slots_of_points, to_text
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons, read_weapons, weapons_from
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "splatoon"
 

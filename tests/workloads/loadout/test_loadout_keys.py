@@ -8,7 +8,7 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.loadout.weapons import builtin_weapons
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons
 from tests.config import observers as see
 from tests.config.observers import Case, validation_batches
 from tests.config.test_every_key import changes, keys

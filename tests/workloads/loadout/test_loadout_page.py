@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import linnaeus
-from linnaeus.workloads.loadout.gear import is_full
+from linnaeus.workloads.loadout.game.gear import is_full
 from tests import runs
 from tests.e2e.test_documents import ROOT, lines_of
 from tests.e2e.test_watching_page import start

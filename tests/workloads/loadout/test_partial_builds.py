@@ -5,11 +5,11 @@ import pytest
 
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.build_table import Builds, content_hashes, first_copies, split_builds
-from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds, numbers_removed, removal_probabilities
-from linnaeus.workloads.loadout.token_code import NULL, PAD, PointsCode, SlotsCode
-from linnaeus.workloads.loadout.weapons import builtin_weapons
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.builds.build_table import Builds, content_hashes, first_copies, split_builds
+from linnaeus.workloads.loadout.builds.partial_builds import TrainingBuilds, ValidationBuilds, numbers_removed, removal_probabilities
+from linnaeus.workloads.loadout.game.token_code import NULL, PAD, PointsCode, SlotsCode
+from linnaeus.workloads.loadout.game.weapons import builtin_weapons
 
 GOLDEN = [0.0102, 0.0235, 0.0382, 0.0539, 0.0705, 0.0878, 0.1056, 0.1239, 0.1428, 0.1620, 0.1816]
 BUILDS = Builds(*make_world(0, 130).draw(0, 0, 400))

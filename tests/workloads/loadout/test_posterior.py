@@ -5,11 +5,11 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from linnaeus.workloads.loadout.abilities import MAIN_ITEMS, MAIN_ONLY, STANDARD
-from linnaeus.workloads.loadout.archetypes import World, make_world
-from linnaeus.workloads.loadout.gear import count_items, problem, slot_items
-from linnaeus.workloads.loadout.posterior import Posterior
-from linnaeus.workloads.loadout.slot_filling import fill
+from linnaeus.workloads.loadout.builds.archetypes import World, make_world
+from linnaeus.workloads.loadout.builds.posterior import Posterior
+from linnaeus.workloads.loadout.completion.slot_filling import fill
+from linnaeus.workloads.loadout.game.abilities import MAIN_ITEMS, MAIN_ONLY, STANDARD
+from linnaeus.workloads.loadout.game.gear import count_items, problem, slot_items
 
 
 def simulated(builds: np.ndarray, item: int) -> np.ndarray:

@@ -5,11 +5,11 @@ from itertools import combinations_with_replacement as multisets
 import numpy as np
 import torch
 
-from linnaeus.workloads.loadout.abilities import ITEMS, MAIN_ITEMS, SLOTS, free_slots
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.gear import count_items, is_full, problem, slot_items
-from linnaeus.workloads.loadout.ranked_fillings import NONE, ranked_fillings
-from linnaeus.workloads.loadout.slot_filling import fill
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.completion.ranked_fillings import NONE, ranked_fillings
+from linnaeus.workloads.loadout.completion.slot_filling import fill
+from linnaeus.workloads.loadout.game.abilities import ITEMS, MAIN_ITEMS, SLOTS, free_slots
+from linnaeus.workloads.loadout.game.gear import count_items, is_full, problem, slot_items
 
 rng = np.random.default_rng(0)
 

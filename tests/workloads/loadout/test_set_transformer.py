@@ -7,9 +7,9 @@ import torch
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.loadout.game.token_code import NULL, PointsCode, SlotsCode
 from linnaeus.workloads.loadout.model.level_logits import LevelLogits
 from linnaeus.workloads.loadout.model.set_transformer import SetTransformer, build_set_transformer
-from linnaeus.workloads.loadout.token_code import NULL, PointsCode, SlotsCode
 
 PUBLISHED = {"published": 83_001_420, "published_cli": 20_833_612}
 

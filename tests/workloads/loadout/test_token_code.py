@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.loadout.abilities import MOST, ability_points, sub_item
-from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.gear import empty_build, parse_gear
-from linnaeus.workloads.loadout.token_code import LEVELS, NULL, PAD, THRESHOLDS, PointsCode, SlotsCode
+from linnaeus.workloads.loadout.builds.archetypes import make_world
+from linnaeus.workloads.loadout.game.abilities import MOST, ability_points, sub_item
+from linnaeus.workloads.loadout.game.gear import empty_build, parse_gear
+from linnaeus.workloads.loadout.game.token_code import LEVELS, NULL, PAD, THRESHOLDS, PointsCode, SlotsCode
 
 BUILDS = make_world(0, 130).draw(0, 0, 300)[1]
 

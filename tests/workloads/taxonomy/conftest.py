@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from linnaeus.config.schema_schedule import ImageSizeConfig
-from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS
 from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig, TimmConfig
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, WIDTHS
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANKS = ("order", "family", "genus", "species")

@@ -2,7 +2,7 @@
 
 import math
 
-from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
+from linnaeus.workloads.taxonomy.metrics.accuracy_table import accuracy_headline, accuracy_table
 
 RANKS = ("genus", "species")
 FINAL = {

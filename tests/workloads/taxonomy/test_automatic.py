@@ -26,10 +26,10 @@ from linnaeus.errors import ConfigError
 from linnaeus.rundir.repeat import compose_run, run_config
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
-from linnaeus.workloads.taxonomy import automatic, workload
+from linnaeus.workloads.taxonomy import automatic, data_source, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 from linnaeus.workloads.taxonomy.config import SCHEMAS
-from linnaeus.workloads.taxonomy.metadata_signal import Signal
+from linnaeus.workloads.taxonomy.observations.metadata_signal import Signal
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {"SPATIAL": 10_000, "TEMPORAL": 9_999, "ELEVATION": 49}
@@ -195,8 +195,8 @@ def test_a_run_saves_the_chosen_values_and_reads_the_data_once(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reads = []
-    read = workload.manifest.build_source
-    monkeypatch.setattr(workload.manifest, "build_source", lambda *args: reads.append(1) or read(*args))
+    read = data_source.manifest.build_source
+    monkeypatch.setattr(data_source.manifest, "build_source", lambda *args: reads.append(1) or read(*args))
     command = ["experiment=photos", f"data.path={manifest}", f"run.root={tmp_path}", "data.image_size=auto", *SMALL]
     first = start(command, capsys)
     (path,) = (tmp_path / "photos").iterdir()
@@ -247,9 +247,9 @@ def test_a_job_of_slurm_needs_the_name_of_its_device(manifest: Path) -> None:
 
 def test_the_trials_of_a_sweep_read_the_data_once(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    read = workload.manifest.build_source
+    read = data_source.manifest.build_source
     monkeypatch.setattr(automatic, "_facts", {})
-    monkeypatch.setattr(workload.manifest, "build_source", lambda *args: reads.append(1) or read(*args))
+    monkeypatch.setattr(data_source.manifest, "build_source", lambda *args: reads.append(1) or read(*args))
     for seed in range(3):
         run_config(["experiment=photos", f"data.path={manifest}", f"seed={seed}"])
     run_config(["experiment=photos", f"data.path={manifest}", "data.split_seed=1"])

@@ -6,8 +6,8 @@ import torch
 
 from linnaeus.config import compose
 from linnaeus.workloads.taxonomy.heads import LinearScores
+from linnaeus.workloads.taxonomy.inputs.masking import NullPolicy
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, class_weights
-from linnaeus.workloads.taxonomy.masking import NullPolicy
 from tests.workloads.taxonomy import slow_losses as slow
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from linnaeus.config.load import compose
-from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads import build_head
+from linnaeus.workloads.taxonomy.inputs.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss
 from linnaeus.workloads.taxonomy.metrics import TaxonomyTrainingMetrics
-from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from linnaeus.workloads.taxonomy.ranges import range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, column_slices
+from linnaeus.workloads.taxonomy.tree.ranges import range_logsumexp, range_sum
 from tests.workloads.taxonomy import slow_losses
 
 CPU, WIDTH, SAMPLES = torch.device("cpu"), 5, 10

@@ -119,8 +119,8 @@ def test_gathered_siblings_give_the_same_label_log_probs(name, kind, null, monke
     found = []
     for cost, unused in ((0, "_RangeLogSumExp"), (1 << 40, "_ShortLogSumExp")):
         monkeypatch.undo()
-        monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", cost)
-        monkeypatch.setattr(f"linnaeus.workloads.taxonomy.ranges.{unused}", None)
+        monkeypatch.setattr("linnaeus.workloads.taxonomy.tree.ranges.GATHER_COST", cost)
+        monkeypatch.setattr(f"linnaeus.workloads.taxonomy.tree.ranges.{unused}", None)
         values = torch.stack([each for part in head(features).label_log_probs(label) for each in part])
         weight = torch.linspace(-1, 1, values.numel(), dtype=values.dtype).view_as(values)
         found.append((values.detach(), *torch.autograd.grad((values * weight).sum(), list(head.parameters()))))

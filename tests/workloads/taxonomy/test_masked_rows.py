@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from linnaeus.progress.stages import validation_passes
-from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
+from linnaeus.workloads.taxonomy.metrics.accuracy_table import accuracy_headline, accuracy_table
 from tests.workloads.taxonomy.test_taxonomy_metrics import CPU, N, TaxonomyMetrics, case, feed, training_counts
 
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from linnaeus.train.building.freezing import batch_statistics
-from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads import HEADS
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.models.mformer import SIZES, Attention, Mformer, rotary_table, rotate
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, column_slices
 
 PARAMETER_COUNTS = {  # of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
     "micro": 467_344,

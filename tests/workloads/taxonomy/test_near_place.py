@@ -9,10 +9,10 @@ from torch import nn
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_all
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.models.classifier import MetadataEncoder, init_affine, with_near_place
 from linnaeus.workloads.taxonomy.models.near_place import COLUMNS, SMALLEST, SPREADS, NearPlace, fit_places
 from linnaeus.workloads.taxonomy.observations import TRAIN, Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from linnaeus.workloads.taxonomy.losses.smoothed_targets import ranges_around, smoothed_losses, smoothing_target, soft_target
-from linnaeus.workloads.taxonomy.ranges import range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.taxonomy.tree.ranges import range_sum
 from tests.workloads.taxonomy import slow_losses as slow
 
 

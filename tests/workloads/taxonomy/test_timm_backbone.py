@@ -8,11 +8,11 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError
 from linnaeus.train.building.freezing import batch_statistics
-from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
+from linnaeus.workloads.taxonomy.inputs.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling
 from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
-from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, column_slices
 from tests.workloads.taxonomy.test_mformer import total
 
 FAMILIES = {  # smallest model of each family that reads 32 pixels -> whether it has batch statistics

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.loadout.token_code import SPECIAL, TokenCode
+from linnaeus.workloads.loadout.game.token_code import SPECIAL, TokenCode
 
 
 class LevelLogits(nn.Module):

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.config import SIZES, SetTransformerConfig, Size
+from linnaeus.workloads.loadout.game.token_code import PAD, TokenCode
 from linnaeus.workloads.loadout.model.level_logits import LevelLogits
 from linnaeus.workloads.loadout.model.set_attention import InducedLayer, PlainLayer, feed_forward
-from linnaeus.workloads.loadout.token_code import PAD, TokenCode
 from linnaeus.workloads.seeded_models import SeededModel, initialised
 
 SHARE_OF_TOKENS = 0.06  # of all tokens in a build: initial bias of the logits

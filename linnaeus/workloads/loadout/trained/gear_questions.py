@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.build_decoding import complete
-from linnaeus.workloads.loadout.gear import arrange
-from linnaeus.workloads.loadout.gear_requests import make_request
-from linnaeus.workloads.loadout.token_code import PAD
+from linnaeus.workloads.loadout.completion.build_decoding import complete
+from linnaeus.workloads.loadout.completion.gear_requests import make_request
+from linnaeus.workloads.loadout.game.gear import arrange
+from linnaeus.workloads.loadout.game.token_code import PAD
 from linnaeus.workloads.loadout.trained.load_loadout_model import load_model
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
 from linnaeus.workloads.questions import Answer, Question, Questions, refuse_options

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.files import read_json
+from linnaeus.workloads.loadout.game.token_code import CODES
+from linnaeus.workloads.loadout.game.weapons import weapons_from
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
-from linnaeus.workloads.loadout.token_code import CODES
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
-from linnaeus.workloads.loadout.weapons import weapons_from
 from linnaeus.workloads.run_weights import chosen_weights, find_run, read_run_file, run_configuration
 
 WEAPONS, RECORD = "weapons.json", "dataset.json"  # written by the workload

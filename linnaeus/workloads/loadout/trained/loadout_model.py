@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.loadout.build_decoding import METHODS, Answer, complete
-from linnaeus.workloads.loadout.gear_requests import Request, make_request
+from linnaeus.workloads.loadout.completion.build_decoding import METHODS, Answer, complete
+from linnaeus.workloads.loadout.completion.gear_requests import Request, make_request
+from linnaeus.workloads.loadout.game.token_code import TokenCode
+from linnaeus.workloads.loadout.game.weapons import Weapons
 from linnaeus.workloads.loadout.model.set_transformer import SetTransformer
-from linnaeus.workloads.loadout.token_code import TokenCode
-from linnaeus.workloads.loadout.weapons import Weapons
 
 BATCH = 512  # requests at once, fewer if more than `FEW_ANSWERS` builds are wanted for each
 FEW_ANSWERS = 8

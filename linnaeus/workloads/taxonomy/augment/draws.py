@@ -2,8 +2,8 @@
 the operation.
 
 Each operation, such as cropping or flipping, has its own stream of numbers, so that switching one operation on or off does not change the
-draws of another operation. The masking of metadata and of null labels (`..masking`) uses these functions too, which is why they are not in
-`pipeline`."""
+draws of another operation. The masking of metadata and of null labels (`..inputs.masking`) uses these functions too, which is why they are
+not in `pipeline`."""
 
 import numpy as np
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from linnaeus.workloads.taxonomy.augment_config import AugmentConfig
-from linnaeus.workloads.taxonomy.resizing import channels_first, resize
+from linnaeus.workloads.taxonomy.images.resizing import channels_first, resize
 
 TRIES = 10  # candidates that are drawn for a crop or an erased rectangle; the first that fits is used
 CROP_DRAWS = 2 * TRIES + 2
 ERASE_AREA = (0.02, 1 / 3)  # share of the picture, the range of the paper
 ERASE_RATIO = (0.3, 10 / 3)
 ERASE_DRAWS = 2 * TRIES + 3
-FILL = np.array([124, 116, 104], dtype=np.uint8)  # the ImageNet mean of `..preparation`: 0 after normalisation
+FILL = np.array([124, 116, 104], dtype=np.uint8)  # the ImageNet mean of `..inputs.preparation`: 0 after normalisation
 
 
 def rectangles(

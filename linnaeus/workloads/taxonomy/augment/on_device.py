@@ -2,7 +2,7 @@
 
 The host draws the same parameters as for the pipeline that runs on the host. It passes the pixels of the crops, which have different sizes,
 in one array. The device resizes them by two matrix products with the weights of the antialiased bilinear filter (the triangle of
-`..resizing`).
+`..images.resizing`).
 
 Weights are multiples of 2^-16 and pixels are whole numbers. So every partial sum, in units of 2^-16, is a whole number below 2^24, which
 float32 represents exactly. The result therefore does not depend on the device, the batch, or the order of the sums. It differs from the

@@ -16,7 +16,7 @@ import numpy as np
 from linnaeus.workloads.taxonomy.biota.individuals import draw_metadata, labels_of, species_of
 from linnaeus.workloads.taxonomy.biota.render import render
 from linnaeus.workloads.taxonomy.biota.world import GENERATOR_VERSION, build_world
-from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from linnaeus.errors import ConfigError, counted, quoted, redacted
 from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.images.url_files import UrlFiles, is_url
 from linnaeus.workloads.taxonomy.manifest.records import MEMBERS
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, is_url
-from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+from linnaeus.workloads.taxonomy.sources.folders.zip_files import ZipFiles
 
 CHUNK = 10_000  # rows in memory as Python strings
 

@@ -14,8 +14,8 @@ from linnaeus.reporting.report.page import sections_page
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.doctor.possible_filters import FilterCount
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.report.thumbnails import SIDE, image_element, thumbnail
 
 SHOWN, SHOWN_IN_ALL = 12, 240  # most rows shown with a photograph, per finding and per page; a photograph takes about 6 kB

@@ -4,8 +4,8 @@ import numpy as np
 
 from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
-from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, UNDATED
-from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, UNREACHABLE
+from linnaeus.workloads.taxonomy.images.image_files import REASONS, UNREACHABLE
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import NOT_IN_FILE, UNDATED
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons that `clean_metadata` gives and the check `coordinates` reports

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from linnaeus.workloads.taxonomy.arrays.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.doctor.near_duplicates import near_pairs
 from linnaeus.workloads.taxonomy.doctor.photograph_checks import INFORMATIVE
 from linnaeus.workloads.taxonomy.doctor.pixels import Pixels
-from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import value_numbers
 
 DISTANCE = 8  # largest number of different bits of the 64-bit hashes of near duplicates
 ALIKE = 0.9  # least correlation of thumbnails; of 4,000 drawn photographs, 5 pairs have near hashes and correlate by at most 0.75

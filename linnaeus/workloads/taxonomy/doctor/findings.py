@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Severity = Literal["error", "warning", "note"]

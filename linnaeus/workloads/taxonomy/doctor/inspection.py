@@ -8,20 +8,20 @@ from functools import partial
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.doctor.findings import Inspected, Places
 from linnaeus.workloads.taxonomy.doctor.known_places import capitals
+from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.images.url_files import UrlFiles
 from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, read_columns, usable_rows
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, Columns, plain_name
-from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
-from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.records import Records
-from linnaeus.workloads.taxonomy.manifest.table import Table
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
-from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import check_training, given_split
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally, is_null
+from linnaeus.workloads.taxonomy.manifest.tables.dates import first_date, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 
 ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "mediaid", "fileid", "recordid", "rowid"}
 

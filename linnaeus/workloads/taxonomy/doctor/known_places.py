@@ -16,7 +16,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Places, Severity, found
 from linnaeus.workloads.taxonomy.doctor.places import on_earth, place_columns
-from linnaeus.workloads.taxonomy.manifest.table import read_table
+from linnaeus.workloads.taxonomy.manifest.tables.table import read_table
 
 CAPITALS = Path(__file__).with_name("capitals.csv")
 COLUMNS = ("name", "latitude", "longitude", "kind")

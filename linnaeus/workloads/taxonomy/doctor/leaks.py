@@ -7,10 +7,10 @@ from linnaeus.errors import counted, quoted
 from linnaeus.workloads.taxonomy.doctor.dropped_rows import NO_ROWS
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
-from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
-from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import value_numbers
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 
 EARLIER = "an earlier split (training before validation before test)"

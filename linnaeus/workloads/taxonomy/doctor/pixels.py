@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.arrays.text_arrays import strings
 from linnaeus.workloads.taxonomy.doctor.perceptual_hash import SIDE as HASH_SIDE
 from linnaeus.workloads.taxonomy.doctor.perceptual_hash import perceptual_hashes, resampled
-from linnaeus.workloads.taxonomy.manifest.contents import content_hash
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.process_pool import each_in_processes
-from linnaeus.workloads.taxonomy.text_arrays import strings
+from linnaeus.workloads.taxonomy.images.contents import content_hash
+from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.process_pool import each_in_processes
 
 SIDE = 64  # short side of the decoded picture in pixels; for the measure of blur it is resized to at most this long side
 THUMBNAIL = 8  # side of a thumbnail in pixels

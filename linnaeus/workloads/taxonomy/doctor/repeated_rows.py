@@ -3,10 +3,10 @@
 import numpy as np
 
 from linnaeus.errors import quoted
+from linnaeus.workloads.taxonomy.arrays.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
 from linnaeus.workloads.taxonomy.manifest.clean_records import contradict
-from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
-from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import value_numbers
 
 NEARLY_UNIQUE = 0.05  # largest share of repeated values in a column of row ids; a column with more contains ids of something else
 

@@ -8,11 +8,11 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.files import to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.doctor.findings import Inspected
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.folds import check_folds
-from linnaeus.workloads.taxonomy.manifest.given_split import sides_text, split_lines
 from linnaeus.workloads.taxonomy.manifest.manifest_source import stratified_split
-from linnaeus.workloads.taxonomy.manifest.split import NO_SIDE, find_groups
+from linnaeus.workloads.taxonomy.manifest.splitting.folds import check_folds
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import sides_text, split_lines
+from linnaeus.workloads.taxonomy.manifest.splitting.split import NO_SIDE, find_groups
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 SPLIT = "split.csv"

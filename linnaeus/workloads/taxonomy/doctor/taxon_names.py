@@ -7,7 +7,7 @@ import numpy as np
 
 from linnaeus.errors import counted, quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
-from linnaeus.workloads.taxonomy.manifest.spellings import plain_name, plain_taxa, words_of
+from linnaeus.workloads.taxonomy.manifest.labels.spellings import plain_name, plain_taxa, words_of
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BINOMIALS = 0.8  # least share of species names that begin with the name of their genus; if it is smaller, names are not binomials

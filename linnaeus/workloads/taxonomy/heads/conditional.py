@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from linnaeus.workloads.taxonomy.heads.decision import best_path
 from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, group_mean, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
-from linnaeus.workloads.taxonomy.ranges import range_logsumexp, range_sum
-from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.taxonomy.tree.ranges import range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.tree.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
 
 
 class SiblingScores(Scores):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.heads.layout import Layout
-from linnaeus.workloads.taxonomy.ranges import argmax
+from linnaeus.workloads.taxonomy.tree.ranges import argmax
 
 WORKSPACE = 2**23  # elements of a float64 table [samples, T + 1]; for a large tree, only a few samples are processed at a time
 

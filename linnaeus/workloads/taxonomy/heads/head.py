@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from linnaeus.config.contracts import class_name
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.taxonomy.tree.ranges import argmax, log_softmax, range_logsumexp, range_sum
 
 IMPOSSIBLE = -1e30  # log-probability of an impossible taxon: finite, so that differences of two are numbers; its exponential is 0
 INIT_STD = 0.02  # standard deviation of the classifiers' initial weights: the first loss is within a percent of log C

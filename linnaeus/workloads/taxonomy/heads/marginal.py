@@ -16,9 +16,9 @@ from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores, from_le
 from linnaeus.workloads.taxonomy.heads.decision import best_path
 from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, group_mean, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
-from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp
-from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.taxonomy.tree.ranges import argmax, log_softmax, range_logsumexp
+from linnaeus.workloads.taxonomy.tree.sibling_softmax import group_logsumexp
 
 
 class MarginalScores(Scores):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.distributed.sample_blocks import SampleBlocks
-from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.tree.ranges import argmax, range_logsumexp, range_sum
 
 
 def combined(blocks: SampleBlocks, totals: Sequence[Tensor], terms: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:

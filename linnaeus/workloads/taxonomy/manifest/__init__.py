@@ -1,23 +1,21 @@
 """Read a manifest (a table of photographs) as the data source of a run: `build_source(config)`, also for the formats of `sources/`.
 
-records                        what a reader of a format returns; the reader of `data=manifest`
-table, column, columns         read the file into columns, and find those that are used
-image_files, decoding, jpeg    check and read the image files
-missing_files                  find a file whose name looks like that of a missing one
-cleaning, metadata_columns      convert cells to metadata; impossible values become missing
-row_labels                     labels from columns of names, or from ids in a table of taxa
-taxon_table, taxa              read a table of taxa with their parents, and find the taxon of each label at each rank
-spellings                      find names that are probably one taxon
-clean_records                  does all of the above: records with labels in a tree of taxa and metadata as numbers
-ranks                          the order of taxonomic ranks, and the choice of those to predict
-split, folds                   divide rows into training and validation
-contents                       find replaced photographs, and copies of training photographs in validation
-manifest_source                builds the `Source` of a run from the records
-photographs                    reads photographs during training
-quarantine                     records photographs that cannot be decoded
+Each package imports only packages above it in this list:
+
+tables              read the file into columns; null cells, names, dates
+labels              names at taxonomic ranks, or ids in a table of taxa; the choice of the ranks
+splitting           training, validation and test rows; folds
+
+The modules use them, and each may use the modules above it:
+
+columns             finds the columns that are used
+metadata_columns    converts cells to metadata; impossible values become missing
+records             is what a reader of a format returns; contains the reader of `data=manifest`
+clean_records       does all of the above: records with labels in a tree of taxa and metadata as numbers
+manifest_source     builds the `Source` of a run from the records
+source_options      adds the arguments `SOURCE [KEY=VALUE ...]` to commands
 """
 
 from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
-from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 
-__all__ = ["Quarantine", "build_source"]
+__all__ = ["build_source"]

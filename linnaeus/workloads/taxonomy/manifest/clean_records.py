@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
+from linnaeus.workloads.taxonomy.arrays.spool import spooled
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, first_places
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
-from linnaeus.workloads.taxonomy.left_out import LeftOut
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.images.image_files import MISSING, REASONS, FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.images.missing_files import similar_file
+from linnaeus.workloads.taxonomy.images.url_files import UrlFiles, is_url
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
-from linnaeus.workloads.taxonomy.manifest.given_split import check_training, given_split, read_split_file, split_name
-from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, REASONS, FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.labels.row_labels import IdLabels, NameLabels
+from linnaeus.workloads.taxonomy.manifest.labels.spellings import spelling_notes
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
-from linnaeus.workloads.taxonomy.manifest.missing_files import similar_file
 from linnaeus.workloads.taxonomy.manifest.records import Records, read
-from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
-from linnaeus.workloads.taxonomy.manifest.spellings import spelling_notes
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, test_as_validation
-from linnaeus.workloads.taxonomy.manifest.table import Table
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, is_url
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import check_training, given_split, read_split_file, split_name
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT, NO_SIDE, test_as_validation
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
-from linnaeus.workloads.taxonomy.spool import spooled
-from linnaeus.workloads.taxonomy.text_arrays import Names, first_places
+from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
-from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.dates import check_format
-from linnaeus.workloads.taxonomy.manifest.given_split import SplitFile, without_column
-from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import KNOWN_RANKS, check_order
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import SplitFile, without_column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import check_format
+from linnaeus.workloads.taxonomy.observations.components import column_slices
 
 AUTO = "auto"
 LONGEST_NAME = 200  # characters of the name of a column by which it is recognised

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, quoted, redacted_words, shorten
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, joined
+from linnaeus.workloads.taxonomy.arrays.text_lines import BLOCK
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
-from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.images.contents import content_hashes, content_notes
+from linnaeus.workloads.taxonomy.images.jpeg import decoder_note
+from linnaeus.workloads.taxonomy.images.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
-from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
-from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
-from linnaeus.workloads.taxonomy.manifest.given_split import split_key, split_name
-from linnaeus.workloads.taxonomy.manifest.jpeg import decoder_note
-from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
-from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
-from linnaeus.workloads.taxonomy.manifest.split import Groups, computed_split, find_groups
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import choose_ranks
+from linnaeus.workloads.taxonomy.manifest.splitting.folds import check_folds, fold_numbers
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import split_key, split_name
+from linnaeus.workloads.taxonomy.manifest.splitting.split import Groups, computed_split, find_groups
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import value_numbers
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
-from linnaeus.workloads.taxonomy.text_arrays import Names, joined
-from linnaeus.workloads.taxonomy.text_lines import BLOCK
+from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

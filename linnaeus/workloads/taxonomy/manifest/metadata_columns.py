@@ -10,13 +10,13 @@ from collections.abc import Callable
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.arrays.spool import spooled
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, first_date, fitting_formats, hour_of_day, is_utc
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally, is_null
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import day_of_year, first_date, fitting_formats, hour_of_day, is_utc
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.spool import spooled
 
 HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates
 DEGREES_PER_HOUR = 15.0  # of longitude; the sun is highest at about 12 local solar time

@@ -18,23 +18,23 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.images.url_files import UrlFiles, has_urls, is_url
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
-from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, has_urls, is_url
+from linnaeus.workloads.taxonomy.manifest.tables.column import CHUNK, Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, read_table
 
 SOURCES = "linnaeus.workloads.taxonomy.sources"
 READERS = {  # data.name -> module of its reader
     "manifest": "linnaeus.workloads.taxonomy.manifest.records",
-    "image_folder": f"{SOURCES}.image_folder",
-    "inat_competition": f"{SOURCES}.inat_competition",
-    "labels_h5": f"{SOURCES}.labels_h5",
-    "webdataset": f"{SOURCES}.webdataset",
-    "camtrap_dp": f"{SOURCES}.camtrap_dp",
-    "hugging_face": f"{SOURCES}.hugging_face",
-    "darwin_core": f"{SOURCES}.darwin_core",
-    "inat_open_data": f"{SOURCES}.inat_open_data",
+    "image_folder": f"{SOURCES}.folders.image_folder",
+    "inat_competition": f"{SOURCES}.inaturalist.inat_competition",
+    "labels_h5": f"{SOURCES}.h5.labels_h5",
+    "webdataset": f"{SOURCES}.shards.webdataset",
+    "camtrap_dp": f"{SOURCES}.camera_traps.camtrap_dp",
+    "hugging_face": f"{SOURCES}.shards.hugging_face",
+    "darwin_core": f"{SOURCES}.darwin_core_archive.darwin_core",
+    "inat_open_data": f"{SOURCES}.inaturalist.inat_open_data",
 }
 MEMBERS = ("webdataset", "hugging_face")  # sources whose photographs a manifest can name, with data.root=SOURCE:PATH
 

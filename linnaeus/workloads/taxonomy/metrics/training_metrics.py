@@ -15,8 +15,8 @@ from torch import Tensor
 from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import TrainingMetrics
 from linnaeus.workloads.taxonomy.heads import Scores
+from linnaeus.workloads.taxonomy.inputs.preparation import masking_counts
 from linnaeus.workloads.taxonomy.losses import rank_loss_sums, valid_counts
-from linnaeus.workloads.taxonomy.preparation import masking_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 UNIT = 2.0**32

@@ -17,10 +17,10 @@ from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
-from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.sharded import shard_head
 from linnaeus.workloads.taxonomy.models.near_place import COLUMNS, NearPlace
+from linnaeus.workloads.taxonomy.observations.components import column_slices
 
 TOKEN_STD = 0.02
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode
 
 COLUMNS = 3  # of SPATIAL: x, y, z on the unit sphere
 SPREADS = 4.0  # spread / median distance from the centre: most photographs are in the range where `NearPlace` is almost linear

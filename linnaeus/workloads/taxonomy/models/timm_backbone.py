@@ -21,10 +21,10 @@ from linnaeus.errors import ConfigError, one_line
 from linnaeus.hub import offline_if_unreachable
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.config import TimmConfig
+from linnaeus.workloads.taxonomy.inputs.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.models.classifier import DropPath, LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.patch_convolution import replace_patch_convolutions
 from linnaeus.workloads.taxonomy.models.timm_weights import import_timm, load_pretrained_file
-from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
 log = logging.getLogger("linnaeus")
 _UNMATCHED = "~"  # a parameter name that no model has

@@ -27,8 +27,8 @@ from starlette.routing import Route
 
 from linnaeus.errors import counted, one_line, quoted
 from linnaeus.files import to_json, to_utf8
-from linnaeus.workloads.taxonomy.manifest.decoding import decode
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, TooManyPixels
+from linnaeus.workloads.taxonomy.images.decoding import decode
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage, TooManyPixels
 from linnaeus.workloads.taxonomy.serving.photograph_batches import Answer, PhotographBatches
 from linnaeus.workloads.taxonomy.serving.photograph_requests import CLIENT_LEFT, RETRY, Bodies, Limits, Question, read_question
 from linnaeus.workloads.taxonomy.serving.served_model import Asking, ServedModel

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier

@@ -12,15 +12,15 @@ import numpy as np
 from linnaeus.config.command_line import setting_text
 from linnaeus.errors import ConfigError, list_some, shorten
 from linnaeus.files import TEMPORARY, write_atomic
+from linnaeus.workloads.taxonomy.arrays.spool import Spool
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
+from linnaeus.workloads.taxonomy.images.contents import WIDE
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords
-from linnaeus.workloads.taxonomy.manifest.contents import WIDE
-from linnaeus.workloads.taxonomy.spool import Spool
+from linnaeus.workloads.taxonomy.observations.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
 from linnaeus.workloads.taxonomy.store.random_split import split_note
-from linnaeus.workloads.taxonomy.text_arrays import digests
 
 REQUEST = "request.json"  # file with the settings of a preparation that is not complete
 _UNDECODABLE = "photograph that cannot be decoded"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.decoding import decode, fits
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.decoding import decode, fits
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 
 ENCODINGS = ("jpeg", "raw", "original")
 LONGEST = 65_500  # pixels on a side of the JPEGs that libjpeg writes

@@ -23,8 +23,8 @@ from linnaeus.errors import ConfigError, list_some, quoted, redacted, shorten
 from linnaeus.files import file_digest, read_json, sync_file, to_json, to_utf8, write_atomic
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.config import CamtrapConfig, InatOpenDataConfig, ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.image_files import retry
-from linnaeus.workloads.taxonomy.manifest.url_files import DELAYS, FINAL, UrlFolder, is_url, parent_url, reading, url_below
+from linnaeus.workloads.taxonomy.images.image_files import retry
+from linnaeus.workloads.taxonomy.images.url_files import DELAYS, FINAL, UrlFolder, is_url, parent_url, reading, url_below
 from linnaeus.workloads.taxonomy.store.store_layout import FETCHED
 
 RECORD = "fetched.json"

@@ -17,10 +17,10 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import write_atomic
-from linnaeus.workloads.taxonomy.manifest.contents import WIDE, content_hash, wide_hash
-from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, ImageFiles
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.process_pool import each_in_processes
+from linnaeus.workloads.taxonomy.images.contents import WIDE, content_hash, wide_hash
+from linnaeus.workloads.taxonomy.images.image_files import FINAL_ERRORS, ImageFiles
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.process_pool import each_in_processes
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.store_layout import PARTS, part_path
 

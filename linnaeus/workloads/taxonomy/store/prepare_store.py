@@ -27,17 +27,17 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, counted, list_some, quoted, redacted, shorten
 from linnaeus.files import TEMPORARY, no_follow, read_json, to_json, to_utf8, write_atomic
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests, joined
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
+from linnaeus.workloads.taxonomy.images.url_files import is_url
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
-from linnaeus.workloads.taxonomy.manifest.url_files import is_url
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.complete_store import REQUEST, account_lines, finish, remove_intermediate
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.fetched_tables import fetched
 from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
 from linnaeus.workloads.taxonomy.store.random_split import with_split
-from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
 SHORT_SIDE, QUALITY = 256, 90  # defaults of --short-side and --quality
 OF_TRAINING = (  # keys of `data` that only training reads

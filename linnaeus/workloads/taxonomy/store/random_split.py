@@ -9,10 +9,10 @@ from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.given_split import sides_text, split_lines
 from linnaeus.workloads.taxonomy.manifest.manifest_source import stratified_split
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, find_groups
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import sides_text, split_lines
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT, find_groups
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 

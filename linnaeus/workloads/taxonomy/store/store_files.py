@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.decoding import limited_pixels, limited_size
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names
+from linnaeus.workloads.taxonomy.images.decoding import limited_pixels, limited_size
+from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.store.store_layout import part_path, read_array
-from linnaeus.workloads.taxonomy.text_arrays import Names
 
 
 class StoreFiles(ImageFiles):

@@ -29,9 +29,9 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import TEMPORARY, atomic_file, read_json, to_json, to_utf8, write_atomic
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines, encoded_lines
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.text_lines import TextLines, encoded_lines
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FORMAT = 2

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted, redacted
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
 from linnaeus.workloads.taxonomy.config import StoreConfig
-from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
 from linnaeus.workloads.taxonomy.manifest.columns import with_group
-from linnaeus.workloads.taxonomy.manifest.folds import check_folds
-from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, check_training, file_split, read_split_file
 from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
-from linnaeus.workloads.taxonomy.manifest.split import NO_SIDE
+from linnaeus.workloads.taxonomy.manifest.splitting.folds import check_folds
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import NOT_IN_FILE, check_training, file_split, read_split_file
+from linnaeus.workloads.taxonomy.manifest.splitting.split import NO_SIDE
 from linnaeus.workloads.taxonomy.observations import Source
+from linnaeus.workloads.taxonomy.observations.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
-from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 
 def build_source(config: StoreConfig, test: bool = False) -> Source:

@@ -10,8 +10,8 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.questions import PLACE_AND_TIME, Answer, Question, Questions, refuse_options
-from linnaeus.workloads.taxonomy.components import encode
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.classifier.load_parts import load_model
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier

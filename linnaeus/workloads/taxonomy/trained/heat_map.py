@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.models.mformer import Mformer, TransformerStage
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 
 LARGEST = 32  # rows and columns of a heat map

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
-from linnaeus.workloads.taxonomy.preparation import MEAN, STD, BatchPreparation, masking_counts, mix_images, partner_rows
+from linnaeus.workloads.taxonomy.inputs.preparation import MEAN, STD, BatchPreparation, masking_counts, mix_images, partner_rows
 from tests.workloads.taxonomy.augment.test_augmentation import STANDARD
 
 SIZE = 20

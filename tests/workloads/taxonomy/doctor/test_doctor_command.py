@@ -23,9 +23,9 @@ from linnaeus.workloads.taxonomy.doctor.doctor_page import SHOWN_IN_ALL, doctor_
 from linnaeus.workloads.taxonomy.doctor.findings import Finding
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
+from linnaeus.workloads.taxonomy.images.url_files import UrlFiles
 from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles
-from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
+from linnaeus.workloads.taxonomy.sources.h5.h5_images import H5Images
 from tests.workloads.taxonomy.doctor.conftest import table_findings
 from tests.workloads.taxonomy.sources import darwin_core_writer
 from tests.workloads.taxonomy.sources.conftest import records

@@ -9,16 +9,16 @@ import pytest
 from PIL import Image
 
 from linnaeus.config.load import compose
+from linnaeus.workloads.taxonomy.arrays.text_arrays import strings
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
 from linnaeus.workloads.taxonomy.doctor import pixels
 from linnaeus.workloads.taxonomy.doctor.duplicate_photographs import duplicate_findings
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.photograph_checks import photograph_findings
 from linnaeus.workloads.taxonomy.doctor.pixels import measure, measure_rows
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
-from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.sources.folders.zip_files import ZipFiles
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
-from linnaeus.workloads.taxonomy.text_arrays import strings
 
 LIMIT = 1 << 24
 

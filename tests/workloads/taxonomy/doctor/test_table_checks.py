@@ -9,7 +9,7 @@ import pytest
 
 from linnaeus.workloads.taxonomy.doctor import at_sea as sea
 from linnaeus.workloads.taxonomy.doctor import repeated_rows, taxon_names, times
-from linnaeus.workloads.taxonomy.manifest.spellings import plain_taxa
+from linnaeus.workloads.taxonomy.manifest.labels.spellings import plain_taxa
 from tests.workloads.taxonomy.doctor.conftest import rows_of, table_findings
 
 

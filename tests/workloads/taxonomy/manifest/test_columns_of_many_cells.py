@@ -7,15 +7,15 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy import text_arrays
-from linnaeus.workloads.taxonomy.manifest import column
-from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder, from_arrow
-from linnaeus.workloads.taxonomy.manifest.dates import is_utc
-from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles, clean_path
+from linnaeus.workloads.taxonomy.arrays import text_arrays
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests, first_places, numbered, strings
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
+from linnaeus.workloads.taxonomy.images.image_files import MISSING, FolderFiles, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import column_of
-from linnaeus.workloads.taxonomy.manifest.table import read_table
-from linnaeus.workloads.taxonomy.text_arrays import digests, first_places, numbered, strings
-from linnaeus.workloads.taxonomy.text_lines import TextLines
+from linnaeus.workloads.taxonomy.manifest.tables import column
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column, ColumnBuilder, from_arrow
+from linnaeus.workloads.taxonomy.manifest.tables.dates import is_utc
+from linnaeus.workloads.taxonomy.manifest.tables.table import read_table
 
 ODD = ["a", " a", "a ", "", "back\\slash", "line\nbreak", "é", "\udcff", "a", "\r", "x\0y", "\\n", "日本", ""]
 CELLS = [*ODD, *(f"{i}.jpg" for i in range(30)), "7.jpg", *ODD, *(f" {i}.jpg" for i in range(25, 40))]

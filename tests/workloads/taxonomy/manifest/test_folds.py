@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.folds import fold_numbers
-from linnaeus.workloads.taxonomy.manifest.split import Groups
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests
+from linnaeus.workloads.taxonomy.manifest.splitting.folds import fold_numbers
+from linnaeus.workloads.taxonomy.manifest.splitting.split import Groups
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
-from linnaeus.workloads.taxonomy.text_arrays import digests
 from tests import runs
 
 
@@ -100,8 +100,8 @@ def test_folds_of_a_manifest_cover_it_and_leave_test_rows_out(build_rows):
 
 
 def test_a_store_has_the_folds_of_its_source(tmp_path, write_manifest, capsys):
+    from linnaeus.workloads.taxonomy.data_source import build_data_source
     from linnaeus.workloads.taxonomy.store import prepare_store
-    from linnaeus.workloads.taxonomy.workload import build_data_source
 
     path = write_manifest(table(split=lambda i: ("train", "val", "test")[i % 3]))
     assert prepare_store.main(["manifest", str(tmp_path / "store"), f"data.path={path}", "data.components=[]", "--processes", "1"]) == 0

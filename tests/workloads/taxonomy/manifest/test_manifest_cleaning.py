@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_name, value_numbers
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
-from linnaeus.workloads.taxonomy.manifest.table import read_table
-from linnaeus.workloads.taxonomy.text_lines import TextLines
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally, clean_name, value_numbers
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.dates import day_of_year, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.tables.table import read_table
 
 COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}
 QUANTITIES = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from linnaeus.workloads.taxonomy.manifest import build_source, contents
-from linnaeus.workloads.taxonomy.manifest.contents import NOT_READ, content_hashes
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.images import contents
+from linnaeus.workloads.taxonomy.images.contents import NOT_READ, content_hashes
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest import build_source
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest import Quarantine, build_source
+from linnaeus.workloads.taxonomy.images.quarantine import Quarantine
+from linnaeus.workloads.taxonomy.manifest import build_source
 
 REASON = "not an image of a format that is read (JPEG, PNG, WEBP, GIF, BMP, TIFF)"
 

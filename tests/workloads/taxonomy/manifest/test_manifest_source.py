@@ -11,7 +11,8 @@ import torch
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.taxonomy.manifest import build_source, jpeg
+from linnaeus.workloads.taxonomy.images import jpeg
+from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from tests.workloads.taxonomy.trees import is_path
 

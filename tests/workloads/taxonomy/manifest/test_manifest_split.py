@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, find_groups, split_from_column
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT, computed_split, find_groups, split_from_column
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 

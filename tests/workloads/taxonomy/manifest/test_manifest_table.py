@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest import mixed_encoding
-from linnaeus.workloads.taxonomy.manifest import table as table_module
-from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, read_table
+from linnaeus.workloads.taxonomy.manifest.tables import mixed_encoding
+from linnaeus.workloads.taxonomy.manifest.tables import table as table_module
+from linnaeus.workloads.taxonomy.manifest.tables.table import UNEVEN, read_table
 
 HEADER = ["path", "species", "date"]
 ROWS = [["a, b.jpg", "Rosa canina", "2020-01-02"], ["b.jpg", "Échinops ritro", ""], ["c.jpg", "Rosa canina", "2020-01-02"]]

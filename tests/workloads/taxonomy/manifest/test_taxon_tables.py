@@ -8,8 +8,8 @@ import pytest
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.ranks import tree_ranks
-from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import tree_ranks
+from linnaeus.workloads.taxonomy.manifest.labels.taxon_table import read_taxa
 from tests.runs import TINY, run_path, start
 from tests.workloads.taxonomy.trees import is_path
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.augment.geometry import central_squares
-from linnaeus.workloads.taxonomy.manifest.decoding import limited_size
+from linnaeus.workloads.taxonomy.images.decoding import limited_size
 from tests.workloads.taxonomy.serving.test_service import PAGE
 
 NAME = "<b> | \\ שלום"

@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
-from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest import build_source
+from linnaeus.workloads.taxonomy.observations.left_out import LeftOut
 from tests import runs
 
 METADATA = ("latitude", "longitude", "uncertainty", "date", "time", "elevation")

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.image_files import EMPTY, MISSING, NOT_A_FILE
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+from linnaeus.workloads.taxonomy.images.image_files import EMPTY, MISSING, NOT_A_FILE
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.sources.folders.zip_files import ZipFiles
 from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
 
 EXAMPLE = Path(__file__).resolve().parents[5] / "shared/data/tables/camtrap_dp"

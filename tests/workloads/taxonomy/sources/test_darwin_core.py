@@ -12,8 +12,8 @@ from PIL import Image
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
-from linnaeus.workloads.taxonomy.manifest.table import LONGEST_LINE
-from linnaeus.workloads.taxonomy.sources.archive_members import Archive
+from linnaeus.workloads.taxonomy.manifest.tables.table import LONGEST_LINE
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_members import Archive
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
 from tests.workloads.taxonomy.sources.darwin_core_writer import archive, table, write

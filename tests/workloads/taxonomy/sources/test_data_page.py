@@ -12,7 +12,7 @@ import pytest
 
 import linnaeus.__main__
 import main
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT
 from linnaeus.workloads.taxonomy.store import store_layout
 from tests.workloads.taxonomy.sources import darwin_core_writer
 from tests.workloads.taxonomy.sources.test_camtrap_dp import biota_package, csv_of

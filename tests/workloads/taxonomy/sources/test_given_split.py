@@ -10,7 +10,8 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
-from linnaeus.workloads.taxonomy.manifest import build_source, given_split
+from linnaeus.workloads.taxonomy.manifest import build_source
+from linnaeus.workloads.taxonomy.manifest.splitting import given_split
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.store import prepare_store, store_source
 from tests import runs

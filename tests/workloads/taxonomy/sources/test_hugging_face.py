@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.sources import parquet_images
-from linnaeus.workloads.taxonomy.sources.hugging_face_files import find_parts
+from linnaeus.workloads.taxonomy.sources.shards import parquet_images
+from linnaeus.workloads.taxonomy.sources.shards.hugging_face_files import find_parts
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

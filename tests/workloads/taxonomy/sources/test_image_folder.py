@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest import column
-from linnaeus.workloads.taxonomy.sources.image_folder import ranks_of_names
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
+from linnaeus.workloads.taxonomy.manifest.tables import column
+from linnaeus.workloads.taxonomy.sources.folders.image_folder import ranks_of_names
 from linnaeus.workloads.taxonomy.store import prepare_store
-from linnaeus.workloads.taxonomy.text_lines import TextLines
 from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
 
 LABELS = ("path", "genus", "species")

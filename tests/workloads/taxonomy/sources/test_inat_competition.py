@@ -11,7 +11,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import build_source
-from linnaeus.workloads.taxonomy.sources import json_stream
+from linnaeus.workloads.taxonomy.sources.inaturalist import json_stream
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import SMALL, same_as_manifest, source_of, trains
 

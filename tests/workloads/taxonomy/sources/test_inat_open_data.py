@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.sources import inat_open_data
+from linnaeus.workloads.taxonomy.sources.inaturalist import inat_open_data
 from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
 
 RANKS = ("order", "family", "genus", "species")

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.sources import h5_file, h5_images
-from linnaeus.workloads.taxonomy.sources.h5_metadata import _frequencies, _from_frequencies
+from linnaeus.workloads.taxonomy.sources.h5 import h5_file, h5_images
+from linnaeus.workloads.taxonomy.sources.h5.h5_metadata import _frequencies, _from_frequencies
 from tests.workloads.taxonomy.sources.conftest import METADATA, Records, read_in_process, same_as_manifest, source_of, trains
 
 h5py = pytest.importorskip("h5py")

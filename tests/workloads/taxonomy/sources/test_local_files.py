@@ -5,7 +5,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.records import column_of
-from linnaeus.workloads.taxonomy.sources.local_files import find_files
+from linnaeus.workloads.taxonomy.sources.folders.local_files import find_files
 
 URLS = ["https://a.org/photos/1/original.jpg", "https://a.org/photos/2/original.jpg", "", "https://b.org/img/Oak%20leaf.JPG?size=l"]
 IDS = ["10", "10", "11", "12"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.workloads.taxonomy.sources import darwin_core
-from linnaeus.workloads.taxonomy.sources.archive_descriptor import read_descriptor
-from linnaeus.workloads.taxonomy.sources.archive_members import DESCRIPTOR, Archive
-from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, read_rows
-from linnaeus.workloads.taxonomy.sources.data_package import open_package
+from linnaeus.workloads.taxonomy.sources.camera_traps.data_package import open_package
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive import darwin_core
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_descriptor import read_descriptor
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_members import DESCRIPTOR, Archive
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_tables import KEY, read_rows
 
 TABLES = Path(__file__).resolve().parents[5] / "shared/data/tables"
 pytestmark = pytest.mark.skipif(not TABLES.is_dir(), reason="shared/data/tables is not there")

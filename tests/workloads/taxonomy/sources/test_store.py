@@ -21,19 +21,20 @@ from PIL import Image
 
 from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
+from linnaeus.workloads.taxonomy.arrays.text_arrays import digests
+from linnaeus.workloads.taxonomy.arrays.text_lines import TextLines
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
-from linnaeus.workloads.taxonomy.manifest import column, source_options
-from linnaeus.workloads.taxonomy.manifest.decoding import decode
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.decoding import decode
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.manifest import source_options
+from linnaeus.workloads.taxonomy.manifest.tables import column
 from linnaeus.workloads.taxonomy.store import complete_store
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
 from linnaeus.workloads.taxonomy.store.store_layout import read_lines, read_record, write_lines, write_record
 from linnaeus.workloads.taxonomy.store.store_source import build_source
-from linnaeus.workloads.taxonomy.text_arrays import digests
-from linnaeus.workloads.taxonomy.text_lines import TextLines
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import SMALL, source_of, trains

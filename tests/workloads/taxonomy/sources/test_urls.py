@@ -26,11 +26,11 @@ import pytest
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
-from linnaeus.workloads.taxonomy.manifest import url_files
-from linnaeus.workloads.taxonomy.manifest.image_files import UNREACHABLE
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, UrlFolder, is_url, parent_url, url_below
-from linnaeus.workloads.taxonomy.sources.local_files import files_in
+from linnaeus.workloads.taxonomy.images import url_files
+from linnaeus.workloads.taxonomy.images.image_files import UNREACHABLE
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.url_files import UrlFiles, UrlFolder, is_url, parent_url, url_below
+from linnaeus.workloads.taxonomy.sources.folders.local_files import files_in
 from linnaeus.workloads.taxonomy.store import fetched_tables
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.store_layout import read_record, write_record

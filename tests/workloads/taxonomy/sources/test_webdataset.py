@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.sources.tar_index import TarReader
-from linnaeus.workloads.taxonomy.sources.webdataset import read_records, shard_paths
+from linnaeus.workloads.taxonomy.sources.shards.tar_index import TarReader
+from linnaeus.workloads.taxonomy.sources.shards.webdataset import read_records, shard_paths
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 

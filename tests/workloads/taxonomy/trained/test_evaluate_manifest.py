@@ -20,10 +20,11 @@ import linnaeus.__main__
 from linnaeus.config.typed_config import typed_config
 from linnaeus.metrics.bootstrap import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.rundir.saved_config import parse_config
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.config import HeadConfig
+from linnaeus.workloads.taxonomy.data_source import build_data_source
 from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.observations import VALIDATION
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
 from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins, photograph_groups
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Settings, measure
@@ -32,7 +33,6 @@ from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_er
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
-from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs
 
 

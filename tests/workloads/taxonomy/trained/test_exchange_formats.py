@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.manifest.records import column_of
-from linnaeus.workloads.taxonomy.sources.camtrap_dp import read_records
+from linnaeus.workloads.taxonomy.sources.camera_traps.camtrap_dp import read_records
 from linnaeus.workloads.taxonomy.trained.batches import journal as journal_module
 from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli

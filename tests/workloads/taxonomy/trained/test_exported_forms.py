@@ -16,10 +16,10 @@ import linnaeus
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
-from linnaeus.workloads.taxonomy.components import COMPONENTS, encode
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig, MformerConfig, TimmConfig
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, encode
 from linnaeus.workloads.taxonomy.trained.classifier.description import Description
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier

@@ -18,12 +18,12 @@ import linnaeus
 from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.saved_config import parse_config
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.data_source import build_data_source
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.trained import Prediction
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs
 
 

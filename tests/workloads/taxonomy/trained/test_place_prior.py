@@ -14,9 +14,9 @@ import torch
 import linnaeus
 import linnaeus.__main__
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import LinearScores
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.calibrate import calibration_fit, fit, prior_fit
 from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods, train_prior
 from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior

@@ -18,8 +18,8 @@ import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.reporting.formatting import format_size
 from linnaeus.workloads import export_cli
-from linnaeus.workloads.taxonomy.manifest import image_files
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images import image_files
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.trained.batches.journal import Journal
 from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import from_manifest, from_paths
 from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import add_photographs, photographs_of

@@ -11,7 +11,7 @@ import pytest
 
 import linnaeus
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.trained.batches import reading_ahead
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.batches.journal import batch_of_journal
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import BATCH, TrainedClassifier

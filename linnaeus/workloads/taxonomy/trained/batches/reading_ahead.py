@@ -12,7 +12,7 @@ import numpy as np
 
 from linnaeus.errors import counted, one_line
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs

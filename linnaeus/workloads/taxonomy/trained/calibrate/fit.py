@@ -10,8 +10,8 @@ import torch
 
 from linnaeus.errors import counted
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.components import encode
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence, fit_temperature, fit_thresholds, is_tuning, one_of_each
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Labelled
 from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import LEAST_GAIN, floor_likelihoods

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, quoted, shorten
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.split import find_groups
+from linnaeus.workloads.taxonomy.manifest.splitting.split import find_groups
 from linnaeus.workloads.taxonomy.observations import Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.photographs.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.photographs.split_rows import rows_of_run

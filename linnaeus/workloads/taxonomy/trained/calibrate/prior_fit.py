@@ -12,9 +12,9 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import SPLIT, key, uniforms
-from linnaeus.workloads.taxonomy.components import encode, presence
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode, presence
 from linnaeus.workloads.taxonomy.trained.probabilities.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.manifest.contents import WIDE, wide_hash
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.data_source import build_data_source
+from linnaeus.workloads.taxonomy.images.contents import WIDE, wide_hash
+from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, Source
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
 from linnaeus.workloads.taxonomy.store.store_layout import read_record
 from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
-from linnaeus.workloads.taxonomy.workload import build_data_source
 
 
 def without_training(run: Path, files: ImageFiles, group: np.ndarray | None) -> tuple[np.ndarray, list[str]]:

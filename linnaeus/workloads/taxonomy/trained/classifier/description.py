@@ -11,9 +11,9 @@ from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_group
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.schedule.image_sizes import image_sizes
-from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import HeadConfig, ModelConfig, RecordsConfig, TimmConfig
-from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+from linnaeus.workloads.taxonomy.inputs.preparation import MEAN, STD
+from linnaeus.workloads.taxonomy.observations.components import column_slices
 
 MAX_PIXELS = 100_000_000  # largest photograph, where the data of the run have no key `max_image_pixels`
 VIEWS = ("none", "flip")  # of augment.tta

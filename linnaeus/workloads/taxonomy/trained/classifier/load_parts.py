@@ -13,7 +13,7 @@ from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import read_json
-from linnaeus.workloads.taxonomy.components import PARTS
+from linnaeus.workloads.taxonomy.observations.components import PARTS
 from linnaeus.workloads.taxonomy.trained.classifier.bundle import CALIBRATION, is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.classifier.description import VIEWS, Description
 from linnaeus.workloads.taxonomy.trained.classifier.possible_taxa import restrict

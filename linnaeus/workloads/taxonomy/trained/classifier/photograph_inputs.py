@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, shorten
-from linnaeus.workloads.taxonomy.manifest.decoding import decode, decoded, limited_pixels
-from linnaeus.workloads.taxonomy.manifest.image_files import read_file
+from linnaeus.workloads.taxonomy.images.decoding import decode, decoded, limited_pixels
+from linnaeus.workloads.taxonomy.images.image_files import read_file
 
 Photograph = str | os.PathLike[str] | bytes | bytearray | memoryview | np.ndarray | Any  # or a PIL picture
 

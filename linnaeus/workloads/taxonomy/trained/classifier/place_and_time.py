@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, quoted
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day, is_utc
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import HALF_EARTH, HIGHEST, LOWEST
+from linnaeus.workloads.taxonomy.manifest.tables.dates import day_of_year, hour_of_day, is_utc
 from linnaeus.workloads.taxonomy.observations import Metadata
 
 LIMITS = {  # argument -> least and largest value, unit

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.heads.head import group_mean
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.classifier.photograph_inputs import Photograph, is_one, name_of
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_network import Images, TrainedNetwork

@@ -17,13 +17,13 @@ from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
-from linnaeus.workloads.taxonomy.components import WIDTHS, column_slices, part_columns
 from linnaeus.workloads.taxonomy.heads import Scores
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
+from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.images.photographs import DETAIL
+from linnaeus.workloads.taxonomy.inputs.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.models.classifier import with_near_place
-from linnaeus.workloads.taxonomy.preparation import BatchPreparation
+from linnaeus.workloads.taxonomy.observations.components import WIDTHS, column_slices, part_columns
 from linnaeus.workloads.taxonomy.trained.classifier.description import Description
 from linnaeus.workloads.taxonomy.trained.classifier.photograph_inputs import Photograph, name_of, read_photograph
 from linnaeus.workloads.taxonomy.trained.probabilities.answers import Scored

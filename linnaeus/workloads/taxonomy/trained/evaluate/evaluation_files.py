@@ -21,7 +21,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some
 from linnaeus.files import to_csv, to_json, write_atomic
 from linnaeus.reporting.results import strict
-from linnaeus.workloads.taxonomy.components import presence
+from linnaeus.workloads.taxonomy.observations.components import presence
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared, label_of, probability

@@ -8,7 +8,7 @@ from typing import Any
 
 from linnaeus.errors import counted, escaped
 from linnaeus.reporting.formatting import shorten
-from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
+from linnaeus.workloads.taxonomy.metrics.accuracy_table import accuracy_table
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared

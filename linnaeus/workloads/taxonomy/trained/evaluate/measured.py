@@ -14,11 +14,11 @@ import torch
 
 from linnaeus.data.samples import Batch
 from linnaeus.progress.stages import validation_passes
-from linnaeus.workloads.taxonomy.components import encode, presence
 from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
 from linnaeus.workloads.taxonomy.metrics.photograph_table import PhotographTable
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD
+from linnaeus.workloads.taxonomy.observations.components import encode, presence
 from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, Matched, among_possible, matched
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier

@@ -12,10 +12,10 @@ import torch
 
 from linnaeus.errors import ConfigError, shorten
 from linnaeus.metrics.bootstrap import group_sums, intervals, quotients
-from linnaeus.workloads.taxonomy.components import presence
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.metrics.accuracy import FEW, MANY
 from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, area_under_risk_coverage, fractions
+from linnaeus.workloads.taxonomy.observations.components import presence
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error

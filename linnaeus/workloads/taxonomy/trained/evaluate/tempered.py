@@ -8,9 +8,9 @@ from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.confidence import Calibration as CalibrationError
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
-from linnaeus.workloads.taxonomy.ranges import argmax
 from linnaeus.workloads.taxonomy.trained.probabilities.rollup import confident_paths
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.taxonomy.tree.ranges import argmax
 
 
 class Tempered:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.batches.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, one_line
-from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
+from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.exported_network import input_names
@@ -85,7 +85,7 @@ def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Meta
 
     Also return a text that states why the list of photographs is empty; ignore it if the list is not empty. Photographs that cannot be read
     are left out. The metadata are None if the data of the run cannot be read."""
-    from linnaeus.workloads.taxonomy.workload import build_data_source
+    from linnaeus.workloads.taxonomy.data_source import build_data_source
 
     images, read, reason = [], [], "the run has no validation photographs"
     try:

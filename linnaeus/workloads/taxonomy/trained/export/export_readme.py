@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from linnaeus.errors import counted
-from linnaeus.workloads.taxonomy.components import ELEVATION_PERIODS, column_slices
+from linnaeus.workloads.taxonomy.observations.components import ELEVATION_PERIODS, column_slices
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.exported_network import input_names, output_names
 

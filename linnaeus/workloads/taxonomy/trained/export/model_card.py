@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linnaeus.errors import counted, redacted_words
-from linnaeus.workloads.taxonomy.accuracy_table import validated_passes
+from linnaeus.workloads.taxonomy.metrics.accuracy_table import validated_passes
 from linnaeus.workloads.taxonomy.trained.classifier.description import Description
 from linnaeus.workloads.taxonomy.trained.export.weak_clades import weak_clades
 from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import system_error, to_json, write_atomic
+from linnaeus.workloads.taxonomy.inputs.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
-from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.trained.export.export_check import Examples
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError, counted, quoted
+from linnaeus.workloads.taxonomy.images.image_files import FolderFiles, ImageFiles, is_pipe
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles, is_pipe
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.tables.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
+from linnaeus.workloads.taxonomy.sources.folders.local_files import SUFFIXES, files_in
 from linnaeus.workloads.taxonomy.trained.classifier.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.photographs.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.photographs.split_rows import rows_of_manifest, rows_of_run

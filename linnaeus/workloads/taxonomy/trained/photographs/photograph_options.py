@@ -93,7 +93,7 @@ def photographs_of(
 
 def _untrained(inputs: Inputs, components: Sequence[str], untrained: Sequence[str]) -> list[str]:
     """Return a line of text about each quantity that photographs have and the model does not read, although it reads its component."""
-    from linnaeus.workloads.taxonomy.components import PARTS
+    from linnaeus.workloads.taxonomy.observations.components import PARTS
 
     parts = [name for name in untrained if name in PARTS and PARTS[name][0] in components]
     known = {name: sum(value == value for value in getattr(inputs.metadata, name).tolist()) for name in parts}

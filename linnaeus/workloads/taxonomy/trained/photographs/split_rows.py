@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names
 from linnaeus.workloads.taxonomy.manifest.columns import Columns
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split, split_name
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
-from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.splitting.given_split import given_split, split_name
+from linnaeus.workloads.taxonomy.manifest.splitting.split import LEFT_OUT
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
-from linnaeus.workloads.taxonomy.text_arrays import Names
 
 SPLITS = {"training": TRAIN, "validation": VALIDATION, "test": LEFT_OUT}
 
@@ -23,8 +23,8 @@ def rows_of_run(run: Path, split: str, components: Sequence[str]) -> tuple[Sourc
     """Return the data of the run in the directory `run`, and the positions of the rows of a split, int64 [M].
 
     `components`: metadata components to read. Raise `ConfigError` if the data cannot be read, or have no such rows."""
+    from linnaeus.workloads.taxonomy.data_source import build_data_source
     from linnaeus.workloads.taxonomy.trained.classifier.load_parts import configuration_of
-    from linnaeus.workloads.taxonomy.workload import build_data_source
 
     config = configuration_of(run)
     config = replace(config, data=replace(config.data, components=list(components)))

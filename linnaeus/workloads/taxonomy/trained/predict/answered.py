@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.manifest.table import Column
+    from linnaeus.workloads.taxonomy.manifest.tables.table import Column
     from linnaeus.workloads.taxonomy.trained.batches.journal import Row
     from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
     from linnaeus.workloads.taxonomy.tree import TaxonomyTree

@@ -21,7 +21,7 @@ from linnaeus.workloads.taxonomy.trained.batches.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import UNCALIBRATED, Answered, answer_of, kind_of, open_text
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.manifest.table import Column
+    from linnaeus.workloads.taxonomy.manifest.tables.table import Column
     from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
 
 MEDIA = ("mediaID", "deploymentID", "timestamp")  # required columns of a table of media

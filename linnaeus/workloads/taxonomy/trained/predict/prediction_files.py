@@ -15,7 +15,7 @@ from linnaeus.workloads.taxonomy.trained.predict.observation_tables import MEDIA
 from linnaeus.workloads.taxonomy.trained.predict.prediction_tables import write_csv, write_json, write_parquet
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.manifest.table import Column
+    from linnaeus.workloads.taxonomy.manifest.tables.table import Column
 
 
 class Format(NamedTuple):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import null_values
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.trained.photographs.photograph_list import Inputs
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from linnaeus.checkpoint.initial_weights import read_safetensors
 from linnaeus.errors import ConfigError
 from linnaeus.files import file_digest
-from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, SiblingScores
+from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 USED = {"SPATIAL": 3, "TEMPORAL": 4}  # component -> its first columns that are read: x, y, z; the season, not the hour

@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, counted, quoted
-from linnaeus.workloads.taxonomy.lineages import distinct_lineages, lineage_text
-from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, RANK_ORDER
-from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
+from linnaeus.workloads.taxonomy.manifest.labels.ranks import DEFAULT_RANKS, RANK_ORDER
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import clean_name, is_null
+from linnaeus.workloads.taxonomy.manifest.tables.table import Table, read_table
 from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Listed, Restriction, Row, of_rows
 from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex, spaced
 from linnaeus.workloads.taxonomy.trained.restrictions.zipped_table import unpacked_table
+from linnaeus.workloads.taxonomy.tree.lineages import distinct_lineages, lineage_text
 
 NAMES = ("canonicalname", "scientificname", "acceptedscientificname", "taxonname", "taxon", "name", "species")
 RANKS = ("taxonrank", "rank")

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from linnaeus.errors import ConfigError, counted, list_some, quoted
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null
 from linnaeus.workloads.taxonomy.trained.restrictions.checklist import check_file, table_rows
 from linnaeus.workloads.taxonomy.trained.restrictions.restriction import Restriction, Row, of_rows
 from linnaeus.workloads.taxonomy.trained.restrictions.taxon_index import TaxonIndex

@@ -1,0 +1,1 @@
+"""Score completions, and compare the model with baselines and the optimum."""

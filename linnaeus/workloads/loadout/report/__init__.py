@@ -1,0 +1,1 @@
+"""Show results and samples: sections of report.html, text tables, and partial builds on an HTML page."""

@@ -1,0 +1,1 @@
+"""Read Camera Trap Data Packages (data=camtrap_dp)."""

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.checkpoint.weight_matching import matches_prefix
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
-from linnaeus.errors import list_some
+from linnaeus.errors import ConfigError, list_some
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
@@ -26,6 +28,8 @@ from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, Validation
 from linnaeus.workloads.loadout.result_tables import headline, result_tables
 from linnaeus.workloads.loadout.sources import read_builds
 from linnaeus.workloads.loadout.token_code import CODES, PAD
+from linnaeus.workloads.loadout.weapons import weapons_from
+from linnaeus.workloads.run_weights import folder_of, read_run_file
 
 WEAPONS = "weapons.json"
 NAMED = 5  # weapons without training builds in the log
@@ -62,6 +66,19 @@ class LoadoutWorkload(Workload):
 
     def build_model(self) -> Model:
         return build_set_transformer(self.config.model, self.config.seed, self.code, len(self.split.weapons))
+
+    def adapt_initial_weights(self, weights: InitialWeights, model: Any) -> InitialWeights:
+        """Return `weights`. Raise `ConfigError` if the weapons of their run, which are numbered, are as many others and would be loaded."""
+        run = folder_of(weights, WEAPONS)
+        if run is None or matches_prefix(self.config.run.init_skip, "weapon.weight"):
+            return weights
+        trained, own = read_run_file(run / WEAPONS, weapons_from).keys, self.split.weapons.keys
+        if len(trained) == len(own) and trained != own:
+            raise ConfigError(
+                f"run.init_from: {run} was trained on other weapons, such as {min({*trained} - {*own})}; use its data.weapons, or leave "
+                "out their weights: run.init_skip=[weapon]"
+            )
+        return weights
 
     def real_positions(self, batch: Batch) -> Tensor:
         return batch["tokens"].sort(1).values != PAD  # the network sorts the tokens

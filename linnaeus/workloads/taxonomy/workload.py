@@ -32,6 +32,7 @@ from linnaeus.workloads.taxonomy.dataset_record import known_metadata, process_a
 from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.heads.sharded import ShardedHead, check_sharded
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
+from linnaeus.workloads.taxonomy.initial_taxa import adapt_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import NullPolicy, never_absent, ramp_used
@@ -39,8 +40,6 @@ from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainin
 from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
-from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
-from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.photograph_view import PhotographView
 from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
@@ -180,8 +179,7 @@ class TaxonomyWorkload(Workload):
             check_parts(cast(Classifier, model), self.loss, self.data_source.tree, self.inputs, self.config)
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
-        trunk = cast(Classifier, model).trunk
-        return resample_positions(weights, trunk.backbone, "trunk.backbone.") if isinstance(trunk, TimmBackbone) else weights
+        return adapt_weights(weights, cast(Classifier, model), self.data_source.tree, self.config.run.init_skip)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return self.preparation(batch, masked)

@@ -166,6 +166,12 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
     if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
         name = t.config.data.name
         raise ConfigError(f"{found.path} was trained on data other than the current data.name={name}; use run.allow=[data] to accept it")
+    classes = {found.state.get("classes"), t.workload.classes} - {None}  # older checkpoints do not contain them
+    if len(classes) > 1:
+        raise ConfigError(
+            f"{found.path} was trained on other classes (taxa, tokens or weapons) than those of the current data, and its weights have a "
+            "row for each class; use the earlier data, or start another run with run.init_from and run.init_skip"
+        )
     own, saved = t.model.state_dict(), found.model_state
     shapes = {name: t.shards.whole_shape(name, tensor) for name, tensor in own.items()}
     different = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and shapes[name] != saved[name].shape]
@@ -198,9 +204,9 @@ def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
 def check_checkpoint(t: Training, directory: RunDirectory) -> None:
     """Load the checkpoint from which the run would continue, as a check before anything is written. Raise `ConfigError` if it does not fit.
 
-    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed (`run.allow`). Afterwards the parts
-    of `t` have the state of the checkpoint."""
-    if t.config.run.resume not in ("auto", "never") or directory.altered:
+    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed or the data may have changed
+    (`run.allow`). Afterwards the parts of `t` have the state of the checkpoint."""
+    if t.config.run.resume not in ("auto", "never") or directory.altered or "data" in t.config.run.allow:
         found = _next_start(t, directory).checkpoint
         if found is not None:
             load_parts(t, found)

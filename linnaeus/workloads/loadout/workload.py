@@ -16,7 +16,7 @@ from linnaeus.checkpoint.weight_matching import matches_prefix
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError, list_some
-from linnaeus.files import to_json, write_atomic
+from linnaeus.files import content_digest, to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.loadout.baselines import Baselines
@@ -44,6 +44,7 @@ class LoadoutWorkload(Workload):
         self.config, data = config, config.data
         self.code = CODES[data.code]()
         self.split = read_builds(config)
+        self.classes = content_digest({"weapons": self.split.weapons.keys})
         self.fingerprint, self.notes = self.split.fingerprint, (*self.split.notes, *self._note_of_unseen())
         self.train_size = len(self.split.train) * (data.subsets + data.empty)
         self.report_metrics = ("slots_6", "slots_1")

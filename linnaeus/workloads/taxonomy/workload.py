@@ -89,7 +89,7 @@ class TaxonomyWorkload(Workload):
             raise ConfigError(f"data.ranks: {len(self.tasks)} ranks to predict; set at most {MOST_RANKS} of them, {shown}")
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
         columns = column_slices(self.inputs)  # raises `ConfigError` for an unknown component
-        self.fingerprint = self.data_source.fingerprint
+        self.fingerprint, self.classes = self.data_source.fingerprint, self.data_source.tree.fingerprint()
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self._choose_rows()
         self.train_size = len(self.train_rows)

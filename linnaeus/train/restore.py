@@ -237,12 +237,12 @@ def finish_pending_validations(t: Training) -> None:
 
 
 def log_changes(t: Training) -> None:
-    """Log which values of the schedule, such as the step of a validation, an allowed change of the configuration has moved. Write a table
-    of these values to launches/<n>/moved.txt. Do this on rank 0, and only if the configuration has changed."""
+    """Log which values of the schedule, such as the step of a validation, an allowed change of the configuration or of the number of
+    training samples has moved. Write a table of these values to launches/<n>/moved.txt. Do this on rank 0, and only after such a change."""
     directory = t.output.directory
-    if t.context.is_master and directory.altered:
-        sizes = t.workload.train_size, t.workload.components
-        step, old_size = t.progress.global_step, directory.record.get("train_size")
+    old_size = directory.record.get("train_size")  # empty in a new directory
+    if t.context.is_master and (directory.altered or old_size not in (None, t.workload.train_size)):
+        sizes, step = (t.workload.train_size, t.workload.components), t.progress.global_step
         text = describe_changes(directory.previous, t.config, *sizes, step, old_size, t.ops.resolved.probabilities)
         log.info(text)
         directory.write_launch_file("moved.txt", text)

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from linnaeus import train
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.opened_run import open_run
 from tests import runs
 from tests.config import observers
 
@@ -276,13 +275,6 @@ def test_a_run_with_other_tokens_is_refused(earlier: Path, tmp_path: Path, part:
     assert identity in line and line.count("character-5-") == 2 and "\n" not in line
     assert f"data.tokenizer=character data.tokenizer_file={earlier}/tokenizer.json" in line
     assert not (tmp_path / "text" / "run").exists(), "refused before anything is written"
-
-
-def test_the_run_in_the_current_directory_does_not_matter(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run without `run.init_from` is read, for example to train a dictionary on it."""
-    other = trained(tmp_path, "abcdf" * 160)
-    monkeypatch.chdir(earlier)
-    open_run(other, torch.device("cpu"), tmp_path)
 
 
 def test_unknown_tokens_are_logged(folder: Path) -> None:

@@ -1,9 +1,10 @@
 """Find the checkpoint that a run resumes from: the newest one that verifies, which means that its hashes match and every file can be
 loaded.
 
-Rank 0 searches, then all ranks load the checkpoint that rank 0 found. Damaged checkpoints and checkpoints of a newer format are skipped,
-each with its reason. A checkpoint that cannot be read at present is not damaged: the read is retried, and if it still fails the run ends
-with an error (`files.read_or_refuse`)."""
+Rank 0 searches, then all ranks load the checkpoint that rank 0 found. Damaged checkpoints are skipped, each with its reason. A checkpoint
+of a newer format is an error: after a resume from an older one, the updates of the newer version of the program would be deleted. A
+checkpoint that cannot be read at present is not damaged: the read is retried, and if it still fails the run ends with an error
+(`files.read_or_refuse`)."""
 
 import logging
 import re
@@ -54,9 +55,9 @@ def checkpoints_under(path: Path) -> list[tuple[int, Path]]:
 def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None) -> ResumePoint:
     """Return the newest checkpoint in `directory` that verifies, loaded.
 
-    Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. If no checkpoint verifies, but one
-    has a newer format, raise `ConfigError`, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be
-    read at present; a rank other than 0 may be the only one that raises it."""
+    Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. Raise `ConfigError` for a checkpoint
+    of a newer format that is newer than every valid one. Raise `Unreadable` if the disk cannot be read at present; a rank other than 0 may
+    be the only one that raises it."""
     return _on_all_ranks(lambda: _newest_valid(list_checkpoints(directory)), is_master, broadcast_object)
 
 
@@ -137,16 +138,16 @@ def _roll_back(path: Path, read_only: bool) -> ResumePoint:
 
 
 def _newest_valid(found: list[tuple[int, Path]]) -> ResumePoint:
+    """Return the newest of the checkpoints `found` ((step, path) of checkpoints) that verifies, loaded. Raise `ConfigError` if a checkpoint
+    of a newer format comes before it."""
     skipped: list[tuple[str, str]] = []
-    newer: CheckpointDamaged | None = None
     for _, path in reversed(found):
         try:
             return ResumePoint(load_checkpoint(path), skipped)
+        except CheckpointNewer as newer:
+            raise ConfigError(f"{newer}, or name an older checkpoint: run.resume=PATH") from None
         except CheckpointDamaged as damage:
             skipped.append((str(path), damage.reason))
-            newer = newer or (damage if isinstance(damage, CheckpointNewer) else None)
-    if newer is not None:
-        raise ConfigError(f"{newer}; no older checkpoint verifies")
     return ResumePoint(None, skipped)
 
 

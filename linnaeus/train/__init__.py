@@ -7,10 +7,11 @@ from linnaeus.train.finish import close, describe_loss, final_validations, finis
 from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.measuring.clock import StartTimes
 from linnaeus.train.outputs import open_outputs
-from linnaeus.train.restore import check_checkpoint, describe_start, find_initial_weights, finish_pending_validations, restore
+from linnaeus.train.restore import check_checkpoint, describe_start, finish_pending_validations, restore
 from linnaeus.train.start import CoreUse, apply_process_settings, choose_at_start, find_run_directory, join_group, run_record, start_workers
 from linnaeus.train.state import INTERRUPTED
 from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
+from linnaeus.train.warm_start import find_initial_weights
 
 __all__ = [
     "INTERRUPTED",

@@ -1,4 +1,4 @@
-"""Restore a run from its newest checkpoint, start a new run from given weights, and finish pending validations."""
+"""Restore a run from its newest checkpoint, and finish pending validations. A run without a checkpoint starts (`warm_start.py`)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ import logging
 import socket
 from typing import Any
 
-from linnaeus.checkpoint import LoadedCheckpoint, ResumePoint, find_resume_point, list_checkpoints
-from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
+from linnaeus.checkpoint import LoadedCheckpoint, ResumePoint, find_resume_point
+from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.loading import CheckpointDamaged
-from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError, counted
-from linnaeus.files import read_or_refuse
 from linnaeus.reporting.plans.changes import describe_changes
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.identity import config_difference
+from linnaeus.schedule.length import given_micro_batch
 from linnaeus.train import saving
 from linnaeus.train.measuring.readings import start_reports
 from linnaeus.train.state import INTERRUPTED, Training
 from linnaeus.train.validation import run_pending_validations
+from linnaeus.train.warm_start import warm_start
 from linnaeus.weighting import check_continued_weights
 
 log = logging.getLogger("linnaeus")
-
-
-# -- from a checkpoint ---------------------------------------------------------------------------------------------------------
 
 
 def restore(t: Training, weights: InitialWeights | None = None) -> None:
@@ -96,11 +93,23 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
     resume_outputs(t, found)
     log.info("continuing at step %s of %s from %s", f"{t.progress.global_step:,}", f"{t.progress.expected_total_steps:,}", found.path)
     if t.context.world_size != found.state["world_size"]:
-        now, before = counted(t.context.world_size, "process"), found.state["world_size"]
-        if t.order.anywhere:
-            log.info("%s now, %d when the checkpoint was written: the updates are the same bit for bit", now, before)
-        else:
-            log.warning("%s now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit", now, before)
+        log_processes(t, found.state["world_size"])
+
+
+def log_processes(t: Training, before: int) -> None:
+    """Log that the number of processes has changed since the checkpoint was written, and how this changes the updates. before: number of
+    processes then."""
+    change = f"{counted(t.context.world_size, 'process')} now, {before} when the checkpoint was written"
+    size, earlier = t.sampler.micro_batch_size, given_micro_batch(t.config) or t.sampler.global_batch_size // before
+    if t.order.anywhere:
+        log.info("%s: the updates are the same bit for bit", change)
+    elif size == earlier:
+        log.warning("%s: the updates agree to float rounding, not bit for bit", change)
+    else:
+        log.warning(
+            "%s, and micro-batches of %d samples, not %d, because trainer.micro_batch_size is null: dropout and drop-path draw other masks",
+            *(change, size, earlier),
+        )
 
 
 def load_parts(t: Training, found: LoadedCheckpoint) -> None:
@@ -157,6 +166,12 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
     if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
         name = t.config.data.name
         raise ConfigError(f"{found.path} was trained on data other than the current data.name={name}; use run.allow=[data] to accept it")
+    classes = {found.state.get("classes"), t.workload.classes} - {None}  # older checkpoints do not contain them
+    if len(classes) > 1:
+        raise ConfigError(
+            f"{found.path} was trained on other classes (taxa, tokens or weapons) than those of the current data, and its weights have a "
+            "row for each class; use the earlier data, or start another run with run.init_from and run.init_skip"
+        )
     own, saved = t.model.state_dict(), found.model_state
     shapes = {name: t.shards.whole_shape(name, tensor) for name, tensor in own.items()}
     different = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and shapes[name] != saved[name].shape]
@@ -189,9 +204,9 @@ def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
 def check_checkpoint(t: Training, directory: RunDirectory) -> None:
     """Load the checkpoint from which the run would continue, as a check before anything is written. Raise `ConfigError` if it does not fit.
 
-    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed (`run.allow`). Afterwards the parts
-    of `t` have the state of the checkpoint."""
-    if t.config.run.resume not in ("auto", "never") or directory.altered:
+    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed or the data may have changed
+    (`run.allow`). Afterwards the parts of `t` have the state of the checkpoint."""
+    if t.config.run.resume not in ("auto", "never") or directory.altered or "data" in t.config.run.allow:
         found = _next_start(t, directory).checkpoint
         if found is not None:
             load_parts(t, found)
@@ -222,78 +237,12 @@ def finish_pending_validations(t: Training) -> None:
 
 
 def log_changes(t: Training) -> None:
-    """Log which values of the schedule, such as the step of a validation, an allowed change of the configuration has moved. Write a table
-    of these values to launches/<n>/moved.txt. Do this on rank 0, and only if the configuration has changed."""
+    """Log which values of the schedule, such as the step of a validation, an allowed change of the configuration or of the number of
+    training samples has moved. Write a table of these values to launches/<n>/moved.txt. Do this on rank 0, and only after such a change."""
     directory = t.output.directory
-    if t.context.is_master and directory.altered:
-        sizes = t.workload.train_size, t.workload.components
-        step, old_size = t.progress.global_step, directory.record.get("train_size")
+    old_size = directory.record.get("train_size")  # empty in a new directory
+    if t.context.is_master and (directory.altered or old_size not in (None, t.workload.train_size)):
+        sizes, step = (t.workload.train_size, t.workload.components), t.progress.global_step
         text = describe_changes(directory.previous, t.config, *sizes, step, old_size, t.ops.resolved.probabilities)
         log.info(text)
         directory.write_launch_file("moved.txt", text)
-
-
-# -- from given weights --------------------------------------------------------------------------------------------------------
-
-
-def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights | None:
-    """Return the weights of `run.init_from`, read by every rank. Call this before anything is written.
-
-    Return None if `run.init_from` is null or if the run already has a checkpoint. Raise `ConfigError` on every rank if a rank cannot read
-    the file, if the file differs between ranks, or if the weights do not fit the model."""
-    path = t.config.run.init_from
-    if path is None:
-        return None
-    has_checkpoint = lambda: bool(list_checkpoints(directory.checkpoints))
-    if t.context.broadcast_object(read_or_refuse(has_checkpoint) if t.context.is_master else None):
-        return None
-    return _read_on_all_ranks(t, path)
-
-
-def warm_start(t: Training, weights: InitialWeights | None) -> None:
-    """Copy `weights`, read from `run.init_from`, into the model and its moving average. Do nothing if `run.init_from` is null.
-
-    This is called if no checkpoint can be used. If `weights` is None (the run has checkpoints, but all are damaged), read the file now, and
-    raise `ConfigError` if its weights differ from the weights at the first start of the run.
-
-    Log which weights were loaded, and write the full list to launches/<n>/init_from.txt."""
-    path = t.config.run.init_from
-    if path is None:
-        return
-    if weights is None:  # there are checkpoints, but none of them verifies
-        weights = _read_on_all_ranks(t, path)
-        first = t.context.broadcast_object(t.output.directory.record.get("initial_weights"))
-        if first not in (None, weights.digest):
-            raise ConfigError(f"run.init_from: {path} has other weights than at the start of the run, and no checkpoint of it verifies")
-    report = match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
-    load_matched(weights, report, t.model)
-    masked = t.growth.mask_weights() if t.growth is not None else 0
-    if masked:
-        report.notes.append(f"growth: {masked:,} of these weights are not connected at the start and are set to 0 (growth.start)")
-    if t.ema is not None:
-        t.ema.load_averaged(t.model.state_dict())
-    for line in report.lines():
-        log.info(line)
-    t.output.directory.write_launch_file("init_from.txt", report.text())
-
-
-def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
-    """Return the weights in the file `path`, after every rank has read them.
-
-    Raise the same `ConfigError` on every rank if a rank cannot read the file, if the weights do not fit the model, or if they differ
-    between ranks."""
-    weights, refusal = None, ""
-    try:
-        weights = t.workload.adapt_initial_weights(read_initial_weights(path, choice=t.config.run.init_checkpoint), t.model)
-        weights = dataclasses.replace(weights, state=t.shards.own_state(weights.state))
-        match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
-    except ConfigError as error:
-        refusal = str(error)
-    outcomes = t.context.all_gather((refusal, weights.digest if weights is not None else ""))
-    first = next((line for line, _ in outcomes if line), "")
-    if first:
-        raise ConfigError(first)
-    if len({digest for _, digest in outcomes}) > 1:
-        raise ConfigError(f"run.init_from: {path} is not the same file for every process; use a checkpoint that no longer changes")
-    assert weights is not None
-    return weights

@@ -67,6 +67,7 @@ def readable_state(t: Training) -> dict[str, Any]:
         "run_id": t.output.directory.run_id,
         "world_size": t.context.world_size,
         "data_fingerprint": t.workload.fingerprint,
+        "classes": t.workload.classes,
         "run": {"config": plain(t.output.directory.saved), "record": t.output.directory.saved_record},
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

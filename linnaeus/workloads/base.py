@@ -119,6 +119,7 @@ class Workload(ABC):
     validation_set: PositionedDataset  # set by `build_datasets`
     fingerprint: str  # hash of the data and of what determines class indices; a resume with another one is refused
 
+    classes: str | None = None  # hash of what rows of weights belong to, such as taxa; a resume with another one is refused; None: unknown
     components: tuple[str, ...] = ()  # metadata components that can be masked
     notes: tuple[str, ...] = ()  # lines to log at the start
     pairs_samples: bool = False  # samples are ordered in pairs; micro-batch sizes must be even

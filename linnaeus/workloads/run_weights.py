@@ -65,6 +65,13 @@ def chosen_weights(path: Path, checkpoint: str | None) -> InitialWeights:
         raise ConfigError(str(error).removeprefix("RUN: ")) from None
 
 
+def folder_of(weights: InitialWeights, name: str) -> Path | None:
+    """Return the run directory or bundle that contains the file of `weights`: the nearest folder with a file `name`; None if there is
+    none."""
+    folders = Path(weights.source).resolve().parents[:3]
+    return next((folder for folder in folders if (folder / name).is_file()), None)
+
+
 def available_device(device: str) -> str:
     """Return the device for the option `--device`, cpu or cuda; for `auto`, cuda if the machine has a GPU, otherwise cpu.
 

@@ -46,6 +46,18 @@ def test_a_longer_run_prints_what_moves(tmp_path: Path) -> None:
     assert not (run / "launches" / "1" / "moved.txt").exists()
 
 
+def test_more_data_print_what_moves_too(tmp_path: Path) -> None:
+    """The configuration is the same, and a run of three epochs becomes longer."""
+    settings = ["trainer.length=3epochs", "run.allow=[data]"]
+    text = runs.write_text(tmp_path)
+    run = runs.interrupted(runs.configuration("language", tmp_path, *settings), watching.stopped_at(2))
+    text.write_text(text.read_text() * 2)
+    runs.run("language", tmp_path, *settings)
+    moved = (run / "launches" / "2" / "moved.txt").read_text()
+    assert moved.startswith("changes from step 2 with 85 -> 1") and "training samples" in moved and "total steps" in moved
+    assert moved in log_of(run)
+
+
 REFUSED = {
     "weighting=uncertainty run.allow=[weighting]": "saved state is of another weighting",
     "optimizer=sgd run.allow=[optimizer]": "the saved state is of adamw",

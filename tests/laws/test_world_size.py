@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from linnaeus.train import saving
 from tests import runs, watching
 from tests.laws.test_factorisation import distance, losses, parameters
 
@@ -69,3 +70,16 @@ def test_the_change_is_said_and_the_accumulation_follows(roots):
     text = (changed / name / "run" / "train.log").read_text()
     assert "2 processes now, 1 when the checkpoint was written" in text and "1 process now, 2 when" in text
     assert "32 = micro-batch 8 x 4 accumulation steps x 1 process" in text and "micro-batch 8 x 2 accumulation steps x 2 processes" in text
+
+
+@pytest.mark.parametrize("size, text", [(8, "the updates agree to float rounding"), ("null", "micro-batches of 32 samples, not 16")])
+def test_a_change_of_the_micro_batches_is_said(tmp_path, monkeypatch, size, text):
+    """Dropout is drawn for each micro-batch, so with other micro-batches the updates do not agree to rounding."""
+    state = saving.readable_state
+    config = runs.configuration("vectors", tmp_path, f"trainer.micro_batch_size={size}", "trainer.length=2steps")
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "readable_state", lambda t: state(t) | {"world_size": 2})
+        run = runs.interrupted(config, watching.stopped_at(1))
+    assert runs.start(config) == 0
+    (line,) = [line for line in (run / "train.log").read_text().splitlines() if "1 process now, 2 when the checkpoint was written" in line]
+    assert text in line

@@ -59,3 +59,10 @@ def test_mistakes_are_one_line(trained, tmp_path):
         opened(trained, tmp_path, checkpoint="77")
     with pytest.raises(ConfigError, match=r"unknown key data\.pth"):
         opened(trained, tmp_path, settings=["data.pth=x"])
+
+
+def test_a_run_in_the_current_directory_does_not_matter(trained, tmp_path, monkeypatch):
+    """With other tokens, as its record says."""
+    (tmp_path / "dataset.json").write_text('{"identity": "character-5-000000000000"}')
+    monkeypatch.chdir(tmp_path)
+    opened(trained.resolve(), tmp_path)

@@ -1,5 +1,5 @@
-"""Format the table of changes for a run that continues with another configuration: length, remaining events (validations, checkpoints,
-...), probabilities, phases, learning rates.
+"""Format the table of changes for a run that continues with another configuration or another number of training samples: length, remaining
+events (validations, checkpoints, ...), probabilities, phases, learning rates.
 
 For example, `run.allow=[trainer.length]` lets a run of 9 steps continue to 18: every percentage, the cosine and the final validations move.
 The table compares the resolved schedules of the saved and of the new configuration. It is printed when the run continues, and saved as
@@ -46,8 +46,9 @@ def describe_changes(
     from linnaeus.config.typed_config import typed_config
     from linnaeus.rundir.identity import config_difference
 
-    changed = "; ".join(config_difference(old, saved_tree(new)).refused(())[0]) or "no key that alters updates"
-    lines = [f"changes from step {step} with {changed}"]
+    changed = config_difference(old, saved_tree(new)).refused(())[0]
+    changed += [f"{old_train_size:,} -> {train_size:,} training samples"] if old_train_size not in (None, train_size) else []
+    lines = [f"changes from step {step} with {'; '.join(changed) or 'no key that alters updates'}"]
     try:
         saved, size = typed_config(dict(old)), old_train_size or train_size
         try:

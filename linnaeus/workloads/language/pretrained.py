@@ -23,7 +23,9 @@ from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.workloads.language.model.gpt import GPT, rounded_up
+from linnaeus.workloads.run_weights import folder_of
 
+RECORD = "dataset.json"
 EMBEDDING, HEAD = "token.weight", "head.weight"
 GPT2_ROWS = (50257, 50304)  # rows of GPT-2's embedding, and rounded up to a multiple of 64
 NAMES = {
@@ -51,23 +53,24 @@ def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: s
     of_tokens = [EMBEDDING] if model.head is None else [EMBEDDING, HEAD]
     if all(matches_prefix(config.run.init_skip, name) for name in of_tokens):  # the tokens of the weights do not matter
         return _convert_gpt2(weights, model, config, None)
-    notes = check_tokens(Path(str(config.run.init_from)), tokens, of_tokens)
+    notes = check_tokens(weights, tokens, of_tokens)
     return _convert_gpt2(dataclasses.replace(weights, notes=[*weights.notes, *notes]), model, config, tokens)
 
 
-def check_tokens(path: Path, tokens: str, weights: Sequence[str]) -> list[str]:
-    """Compare the tokens of the run at `path` with the tokens of this run. Return messages for the user.
+def check_tokens(source: InitialWeights, tokens: str, weights: Sequence[str]) -> list[str]:
+    """Compare the tokens of the run that contains the file of the weights `source` with the tokens of this run. Return messages for the
+    user.
 
-    `path` is the directory of the other run, or a path in it. `tokens` is the identity (kind, size and hash) of this run's tokens.
-    `weights`: names of the weights that have a row for each token. Raise `ConfigError` if the tokens of the two runs differ."""
-    found = ((folder, read_json(folder / "dataset.json")) for folder in (path, *path.resolve().parents[:3]))
-    run, trained = next(((folder, facts.get("identity")) for folder, facts in found if facts is not None), (path, None))
-    if not isinstance(trained, str) or trained == tokens:
+    `tokens` is the identity (kind, size and hash) of this run's tokens. `weights`: names of the weights that have a row for each token.
+    Raise `ConfigError` if the tokens of the two runs differ."""
+    run = folder_of(source, RECORD)
+    trained = None if run is None else (read_json(run / RECORD) or {}).get("identity")
+    if run is None or not isinstance(trained, str) or trained == tokens:
         return []
     if trained.startswith("unknown-") or tokens.startswith("unknown-"):
-        return [f"tokens: {path} was trained on {trained}, this run has {tokens}: it is unknown whether they are the same"]
+        return [f"tokens: {run} was trained on {trained}, this run has {tokens}: it is unknown whether they are the same"]
     raise ConfigError(
-        f"run.init_from: {path} was trained on the tokens {trained}, this run has {tokens}; use its tokenizer, "
+        f"run.init_from: {run} was trained on the tokens {trained}, this run has {tokens}; use its tokenizer, "
         f"data.tokenizer={trained.partition('-')[0]} data.tokenizer_file={run / 'tokenizer.json'}, or skip the weights of "
         f"tokens, run.init_skip=[{','.join(name.partition('.')[0] for name in weights)}]"
     )

@@ -44,7 +44,8 @@ class LanguageWorkload(Workload):
     def __init__(self, config: Config) -> None:
         self.config = config
         self.store = build_store(config)
-        self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
+        self.fingerprint, self.notes, tokens = self.store.fingerprint, self.store.notes, self.store.facts["identity"]
+        self.classes = None if tokens.startswith("unknown-") else tokens
         self.sources, self.dimensions = self.store.sources, tuple(config.model.dimensions)
         self.final_dimension_weights: dict[str, float] = {}  # those of the last update; set by `build_datasets`
         data = config.data

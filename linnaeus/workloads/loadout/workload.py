@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.checkpoint.weight_matching import matches_prefix
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
-from linnaeus.errors import list_some
-from linnaeus.files import to_json, write_atomic
+from linnaeus.errors import ConfigError, list_some
+from linnaeus.files import content_digest, to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.loadout.builds.build_table import SIDES, Builds
@@ -23,9 +25,11 @@ from linnaeus.workloads.loadout.builds.sources import read_builds
 from linnaeus.workloads.loadout.evaluation.baselines import Baselines
 from linnaeus.workloads.loadout.evaluation.completion_metrics import CompletionMetrics, token_losses
 from linnaeus.workloads.loadout.game.token_code import CODES, PAD
+from linnaeus.workloads.loadout.game.weapons import weapons_from
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
 from linnaeus.workloads.loadout.report.build_view import BuildView
 from linnaeus.workloads.loadout.report.result_tables import headline, result_tables
+from linnaeus.workloads.run_weights import folder_of, read_run_file
 
 WEAPONS = "weapons.json"
 NAMED = 5  # weapons without training builds in the log
@@ -40,6 +44,7 @@ class LoadoutWorkload(Workload):
         self.config, data = config, config.data
         self.code = CODES[data.code]()
         self.split = read_builds(config)
+        self.classes = content_digest({"weapons": self.split.weapons.keys})
         self.fingerprint, self.notes = self.split.fingerprint, (*self.split.notes, *self._note_of_unseen())
         self.train_size = len(self.split.train) * (data.subsets + data.empty)
         self.report_metrics = ("slots_6", "slots_1")
@@ -62,6 +67,19 @@ class LoadoutWorkload(Workload):
 
     def build_model(self) -> Model:
         return build_set_transformer(self.config.model, self.config.seed, self.code, len(self.split.weapons))
+
+    def adapt_initial_weights(self, weights: InitialWeights, model: Any) -> InitialWeights:
+        """Return `weights`. Raise `ConfigError` if the weapons of their run, which are numbered, are as many others and would be loaded."""
+        run = folder_of(weights, WEAPONS)
+        if run is None or matches_prefix(self.config.run.init_skip, "weapon.weight"):
+            return weights
+        trained, own = read_run_file(run / WEAPONS, weapons_from).keys, self.split.weapons.keys
+        if len(trained) == len(own) and trained != own:
+            raise ConfigError(
+                f"run.init_from: {run} was trained on other weapons, such as {min({*trained} - {*own})}; use its data.weapons, or leave "
+                "out their weights: run.init_skip=[weapon]"
+            )
+        return weights
 
     def real_positions(self, batch: Batch) -> Tensor:
         return batch["tokens"].sort(1).values != PAD  # the network sorts the tokens

@@ -36,10 +36,9 @@ from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainin
 from linnaeus.workloads.taxonomy.metrics.accuracy_table import accuracy_headline, accuracy_table
 from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
-from linnaeus.workloads.taxonomy.models.classifier import Classifier, with_near_place
+from linnaeus.workloads.taxonomy.models.classifier import Classifier
+from linnaeus.workloads.taxonomy.models.initial_taxa import adapt_weights
 from linnaeus.workloads.taxonomy.models.near_place import fit_places
-from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
-from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.observations.components import PARTS, column_slices, part_columns, presence
 from linnaeus.workloads.taxonomy.observations.dataset_record import known_metadata, process_and_save_dataset_metadata
@@ -63,7 +62,7 @@ class TaxonomyWorkload(Workload):
             raise ConfigError(f"data.ranks: {len(self.tasks)} ranks to predict; set at most {MOST_RANKS} of them, {shown}")
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
         columns = column_slices(self.inputs)  # raises `ConfigError` for an unknown component
-        self.fingerprint = self.data_source.fingerprint
+        self.fingerprint, self.classes = self.data_source.fingerprint, self.data_source.tree.fingerprint()
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self._choose_rows()
         self.train_size = len(self.train_rows)
@@ -155,8 +154,7 @@ class TaxonomyWorkload(Workload):
             check_parts(cast(Classifier, model), self.loss, self.data_source.tree, self.inputs, self.config)
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
-        weights, trunk = with_near_place(weights, model), cast(Classifier, model).trunk
-        return resample_positions(weights, trunk.backbone, "trunk.backbone.") if isinstance(trunk, TimmBackbone) else weights
+        return adapt_weights(weights, cast(Classifier, model), self.data_source.tree, self.config.run.init_skip)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return self.preparation(batch, masked)

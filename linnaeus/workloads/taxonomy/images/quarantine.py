@@ -4,11 +4,12 @@ Loader workers return the row numbers of such photographs in the batch (`bad`, -
 the file. A quarantined photograph has no labels and weight 0 in all batches, also after a restart: the file is read at the start, and its
 photographs are not read again. All lines of a report are appended in one write. An incomplete line, left by a crash, is ignored; the
 photograph is then found and reported again. The order of the lines depends on the timing of processes, so they are sorted at the start and
-the end of a launch.
+the end of a launch. Lines that cannot be written, because the disk is full, wait in memory; training continues.
 """
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from linnaeus.errors import ConfigError, escaped
 from linnaeus.files import no_follow, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.arrays.text_arrays import positions
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
+
+log = logging.getLogger("linnaeus")
 
 FILE_NAME = "quarantine.jsonl"
 
@@ -32,6 +35,7 @@ class Quarantine:
     def __init__(self, directory: Path | str, source: Source, max_bad_fraction: float) -> None:
         self.path = Path(directory) / FILE_NAME
         self.source, self.max_bad_fraction = source, max_bad_fraction
+        self._waiting: list[dict[str, str]] = []  # lines that could not be written yet
         self.samples = self._numbers()
         self._check()
 
@@ -45,6 +49,8 @@ class Quarantine:
     def sort(self) -> None:
         """Sort the lines of quarantine.jsonl by photograph, and remove repeated lines. Only one process may call this, before or after
         training."""
+        self._append(self._waiting)
+        self._waiting = []
         lines = {line["id"]: line for line in reversed(self._lines())}  # the first line of a photograph
         text = "".join(to_json(lines[name], None) for name in sorted(lines))
         if lines and to_utf8(text) != self.path.read_bytes():
@@ -56,11 +62,17 @@ class Quarantine:
         Return a message for each photograph that was not recorded before."""
         bad = np.asarray(bad)
         new = sorted(set(bad[bad >= 0].tolist()).difference(self.samples))
-        if not new:
+        if not new and not self._waiting:
             return []
         entries = [{"id": str(self.source.ids[sample]), "reason": self._reason(sample)} for sample in new]
-        self._append(entries)
-        self.samples = self._numbers()
+        self._waiting += entries
+        try:
+            self._append(self._waiting)
+            self._waiting = []
+            self.samples = self._numbers()
+        except OSError as error:
+            log.error("%s could not be written (%s); the next undecodable photograph tries again", self.path, error.strerror or error)
+            self.samples = sorted({*self.samples, *new})
         self._check()
         return [escaped(f"quarantined {entry['id']}: {entry['reason']}") for entry in entries]
 
@@ -79,6 +91,8 @@ class Quarantine:
             self.source.images.read(np.array([sample]))
         except UndecodableImage as error:
             return str(error)
+        except OSError as error:  # of the disk: the next read of training finds it, saves and stops
+            return f"undecodable in a worker, unreadable now ({error.strerror or error})"
         return "undecodable in a worker, readable now"
 
     def _append(self, entries: Iterable[dict[str, str]]) -> None:

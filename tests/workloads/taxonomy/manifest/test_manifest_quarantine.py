@@ -1,5 +1,6 @@
 """The quarantine lists each photograph once, is read after a restart, and raises an error above the limit."""
 
+import errno
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.images import quarantine
 from linnaeus.workloads.taxonomy.images.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.manifest import build_source
 
@@ -69,6 +71,29 @@ def test_more_than_the_limit_is_an_error_now_and_after_a_restart(source, tmp_pat
     with pytest.raises(ConfigError, match=r"data.max_bad_fraction"):
         Quarantine(tmp_path, source, 0.1)
     Quarantine(tmp_path, source, 0.2)
+
+
+def test_on_a_full_disk_training_continues_and_the_lines_are_written_later(source, tmp_path, monkeypatch):
+    def full(path, flags):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    found = Quarantine(tmp_path, source, 0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr(quarantine, "no_follow", full)
+        assert found.report(np.array([4])) == [f"quarantined 4.png: {REASON}"]
+        assert found.report(np.array([4])) == [] and found.samples == [4] and not found.path.exists()
+    assert len(found.report(np.array([11, 4]))) == 1
+    assert Quarantine(tmp_path, source, 0.2).samples == found.samples == [4, 11]
+    assert len(found.path.read_text().splitlines()) == 2
+
+
+def test_photographs_that_cannot_be_read_again_are_named_too(source, tmp_path, monkeypatch):
+    def gone(self, rows):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(type(source.images), "read", gone)
+    (message,) = Quarantine(tmp_path, source, 0.2).report(np.array([4]))
+    assert "4.png: undecodable in a worker, unreadable now (Input/output error)" in message
 
 
 def test_the_message_of_a_name_with_control_characters_is_one_line(write_manifest, manifest_config, tmp_path):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -39,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
         print_page(usage())
         return 0
     if first and "=" not in first and not first.startswith(("-", "~")):
-        print(f"error: {first!r} is not a command and not a setting; commands: {', '.join(COMMANDS)}; settings: KEY=VALUE", file=sys.stderr)
+        close = difflib.get_close_matches(first, COMMANDS, 1)
+        hint = f"did you mean {close[0]}? Commands" if close else "commands"
+        print(f"error: {first!r} is not a command and not a setting; {hint}: {', '.join(COMMANDS)}; settings: KEY=VALUE", file=sys.stderr)
         return 2
     from linnaeus.main import main as train
 

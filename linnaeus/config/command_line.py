@@ -3,6 +3,7 @@
 Mistakes are unknown options, options and settings without effect, and a key that is given twice (Hydra would use the last value)."""
 
 import argparse
+import difflib
 import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -41,7 +42,17 @@ class OneLineParser(argparse.ArgumentParser):
             self.register("action", name, _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
+        raise ConfigError(message + self._nearest(message))
+
+    def _nearest(self, message: str) -> str:
+        """Return a hint with the option or choice that is most similar to the unknown one in argparse's `message`; "" if there is none."""
+        option = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if option:
+            close = difflib.get_close_matches(option[1], self._option_string_actions, 1)
+        else:
+            close = difflib.get_close_matches(choice[1], re.findall(r"[\w.-]+", choice[2]), 1) if choice else []
+        return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:

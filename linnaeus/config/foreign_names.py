@@ -16,6 +16,7 @@ _NAME = "run.name=mine"
 _ROOT = "run.root=outputs"
 _DATA = "data=manifest data.path=photos.csv"
 _ACCUMULATION = "trainer.micro_batch_size=16; the number of accumulation steps follows from the batch sizes"
+_LANGUAGE = " with workload=language"
 
 FOREIGN_NAMES = {
     **dict.fromkeys(("epochs", "epoch", "max_epochs", "num_epochs", "n_epochs", "total_epochs", "num_train_epochs"), _LENGTH),
@@ -47,6 +48,10 @@ FOREIGN_NAMES = {
     **dict.fromkeys(("random_seed", "manual_seed"), "seed=0"),
     **dict.fromkeys(("arch", "architecture", "backbone", "model_name"), "model=timm model.backbone=convnext_tiny"),
     **dict.fromkeys(("ema", "ema_momentum", "model_ema"), "trainer.ema_decay=0.999"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers"), f"model.layers=6{_LANGUAGE}"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "num_attention_heads"), f"model.heads=6{_LANGUAGE}"),
+    **dict.fromkeys(("n_embd", "d_model", "hidden_size"), f"model.width=384{_LANGUAGE}"),
+    **dict.fromkeys(("block_size", "context_length", "seq_len", "max_seq_len"), f"data.block=256{_LANGUAGE}"),
 }
 
 

@@ -78,7 +78,18 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
         raise
     import_plugins(OmegaConf.select(composed, "plugins") or [])
     workload = OmegaConf.select(composed, "workload.name")
+    _check_workload(workload, overrides)
     return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
+
+
+def _check_workload(name: object, overrides: Sequence[str]) -> None:
+    """Raise `ConfigError` if `overrides` chooses a workload of this program and the experiment file names another one. `name`: the composed
+    `workload.name`."""
+    given = typed(overrides)
+    chosen = given.get("workload")
+    if chosen != name and chosen in [file.stem for file in group_files()["workload"]] and "workload.name" not in given:
+        source = f"experiment={given['experiment']}" if "experiment" in given else "a file of the configuration"
+        raise ConfigError(f"workload={chosen} has no effect: {source} sets workload.name={name}; leave one of them out")
 
 
 def search_path(config_dir: Path | str | None) -> list[str]:

@@ -203,6 +203,15 @@ def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | s
     return ConfigError(f"unknown key {found[1]}; {nearest_key(found[1], config)}")
 
 
+def source_of_option(group: str, name: object) -> str:
+    """Return a hint for an option `name` that `group` does not have: the workloads of this program that have it, or a plugin."""
+    from linnaeus.config.load import group_files
+    from linnaeus.config.typed_config import variants_of
+
+    owners = [file.stem for file in group_files()["workload"] if name in list(variants_of(file.stem).get(group, {}))]
+    return f"add workload={' or '.join(owners)} for {name}" if owners else "a package of your own can add one (plugins, docs/extending.md)"
+
+
 def nearest_key(key: str, config: Config) -> str:
     """Return a hint for an unknown key: the group options that have this key, or the most similar key or group of `config`."""
     from linnaeus.config.help import describe

@@ -4,7 +4,8 @@ Each workload lists directions in `DIRECTIONS` of its `config` module, by the la
 when it registers a metric. An unknown direction is an error: with a wrong guess the worst checkpoint would be kept."""
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linnaeus.config.registry import import_here, registered_parts, workload_module
@@ -39,6 +40,12 @@ def measured_name(config: Config, metric: str) -> str:
     if not is_averaged or not metric.startswith("val") or metric.startswith("val_ema"):
         return metric
     return metric.replace("val", "val_ema", 1)
+
+
+def nearest_metric(metric: str, measured: Sequence[str]) -> str:
+    """Return a hint for the unknown `metric`: the most similar of the metrics `measured`, or the first twelve of them."""
+    close = difflib.get_close_matches(metric, measured, 1)
+    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(measured[:12])}{', ...' if len(measured) > 12 else ''}"
 
 
 def directions(workload: str) -> Mapping[str, str]:

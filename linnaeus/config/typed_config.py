@@ -154,8 +154,11 @@ def _schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[st
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
         if not isinstance(name, str) or name not in variants[key]:
-            hint = "a package of your own can add one (plugins, docs/extending.md)"
-            raise ConfigError(f"{key}.name is {name!r}; it must be one of {', '.join(sorted(variants[key]))}; {hint}")
+            from linnaeus.config.messages import source_of_option
+
+            raise ConfigError(
+                f"{key}.name is {name!r}; it must be one of {', '.join(sorted(variants[key]))}; {source_of_option(key, name)}"
+            )
         return variants[key][name]
     return annotation if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) else None
 

@@ -15,7 +15,7 @@ from typing import Any
 from linnaeus.config.choices import Choice, automatic_keys, with_choices
 from linnaeus.config.command_line import setting_text
 from linnaeus.config.environment import plain_tree, saved_tree
-from linnaeus.config.load import chosen_experiment, compose, compose_tree, group_files
+from linnaeus.config.load import chosen_experiment, compose_tree, group_files
 from linnaeus.config.messages import nearest_key
 from linnaeus.config.precedence import as_hydra_takes, check_mappings, empty_given_whole, is_entry, parsed
 from linnaeus.config.schema import Config
@@ -171,7 +171,7 @@ def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | N
         exists = OmegaConf.select(config, key, default=absent) is not absent
         deletes_entry = exists and override.is_delete() and is_entry(config, variants, key)
         if not deletes_entry:
-            _check_override(override, exists)
+            _check_override(override, exists, tree)
         OmegaConf.update(config, key, None if deletes_entry else override.value(), merge=True, force_add=True)
         given.add(key)
     for monitor, mode in _MODES.items():
@@ -180,15 +180,16 @@ def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | N
     return plain_tree(config, missing_ok=True)
 
 
-def _check_override(override: Any, exists: bool) -> None:
-    """Raise `ConfigError` unless the setting gives one value to one existing key. `exists`: True if the key is in the configuration."""
+def _check_override(override: Any, exists: bool, tree: Tree) -> None:
+    """Raise `ConfigError` unless the setting gives one value to one existing key. `exists`: True if the key is in the configuration `tree`,
+    whose keys the error may propose."""
     from hydra.core.override_parser.types import OverrideType
 
     key = override.key_or_group
     if override.is_sweep_override():
         raise ConfigError(f"{key} has several values, which is a sweep: add -m for one, or brackets for a list")
     if not exists and override.type in (OverrideType.CHANGE, OverrideType.DEL):
-        raise ConfigError(f"unknown key {key}; {nearest_key(key, compose())}")
+        raise ConfigError(f"unknown key {key}; {nearest_key(key, typed_config(tree))}")
     if exists and override.type is OverrideType.ADD:
         raise ConfigError(f"+{key}: the key exists already; leave the + out")
     if override.type is OverrideType.DEL:

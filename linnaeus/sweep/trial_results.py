@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.monitors import direction, measured_name
+from linnaeus.config.monitors import direction, measured_name, nearest_metric
 from linnaeus.config.schema import Config, SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.launch.launcher import EXIT_FINISHED, EXIT_INTERRUPTED, signal_name
@@ -107,7 +107,8 @@ def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
     elif metric.name in final:
         value = final[metric.name]
     else:
-        raise ConfigError(f"sweep.metric: {trial.directory} has no {metric.name}; it has {', '.join(sorted(final)) or 'no metric'}")
+        hint = nearest_metric(metric.name, sorted(final)) if final else "it has no metric"
+        raise ConfigError(f"sweep.metric: {trial.directory} has no {metric.name}; {hint}")
     measured = {**final, **summary.get("timings", {})}
     columns = {name: measured[own] for name in sweep.columns if (own := measured_name(trial.config, name)) in measured}
     return TrialResult(str(summary.get("status", FINISHED)), value, columns, step, summary.get("wall_seconds"))

@@ -66,6 +66,21 @@ def test_a_word_that_is_neither_a_command_nor_a_setting_is_one_line(capsys: pyte
     assert line.count("\n") == 1 and "'trian' is not a command and not a setting" in line and "report" in line
 
 
+def test_a_mistyped_command_option_or_choice_names_the_nearest_one(capsys: pytest.CaptureFixture):
+    assert main(["docter", "manifest"]) == 2
+    assert "; did you mean doctor? Commands: generate, " in capsys.readouterr().err
+    for words, hint in (
+        ("generate r --promt a", "unrecognized arguments: --promt a; did you mean --prompt?"),
+        ("doctor manfest", "; did you mean manifest?"),
+        ("evaluate r --split validaton", "; did you mean validation?"),
+        ("generate r --zzz", "unrecognized arguments: --zzz"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words.split())
+        line = capsys.readouterr().err
+        assert ended.value.code == 2 and line.endswith(f"{hint}\n") and line.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "words, line",
     [

@@ -20,6 +20,7 @@ ASKED = {
     "scheduler=cosine": "use lr_scheduler=cosine",
     "train=false": "use plan=true",
     "optimizer.learning_rate=0.1": "use optimizer.lr=1e-3",
+    "n_layer=2": "use model.layers=6 with workload=language",
     "lr=0.1": "use optimizer.lr=1e-3",
     "amp=true": "use trainer.precision=bf16",
     "wandb=true": "use logger.wandb=online",

@@ -14,6 +14,13 @@ def test_an_unknown_name_lists_what_there_is_and_how_to_add_one():
         compose(["optimizer.name=lamb"])
 
 
+def test_an_option_of_another_workload_names_the_workload():
+    with pytest.raises(ConfigError, match=r"data.name is 'text'; it must be one of .*, manifest, .*; add workload=language for text$"):
+        compose(["data=text"])
+    with pytest.raises(ConfigError, match=r"model.name is 'gpt'; .*; add workload=language for gpt$"):
+        compose(["model=gpt"])
+
+
 @pytest.mark.parametrize("name", ["nolab", "os.nothing"])
 def test_a_package_that_is_not_there_is_one_line(name: str):
     with pytest.raises(ConfigError, match=f"plugins: {name} cannot be imported") as caught:

@@ -268,3 +268,10 @@ def test_a_run_saves_the_overrides_and_the_configuration(tmp_path: Path, start: 
         assert compose([f"run.from={run}", "run.name=two", away]).schedule.phases == {}
     with pytest.raises(ConfigError, match=r"unknown key schedule\.phases\.lo; "):
         compose([f"run.from={run}", "run.name=two", "schedule.phases.lo=null"])
+
+
+def test_a_workload_that_an_experiment_replaces_is_refused(folder: Path) -> None:
+    (folder / "experiment" / "other.yaml").write_text("# @package _global_\nworkload: {name: language}\n")
+    with pytest.raises(ConfigError, match=r"workload=loadout has no effect: experiment=other sets workload.name=language; leave"):
+        compose_tree(["workload=loadout", "experiment=other"], folder)
+    assert compose_tree(["workload=language", "experiment=other"], folder)["workload"]["name"] == "language"

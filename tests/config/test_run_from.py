@@ -149,6 +149,13 @@ def test_invalid_settings_are_refused(typed: str, message: str, tmp_path: Path) 
     assert message in refusal(f"run.from={save(tmp_path)}", typed, "run.name=x")
 
 
+def test_a_mistyped_key_of_another_workload_or_option_than_the_default_names_the_nearest_one(tmp_path: Path) -> None:
+    language = save(tmp_path, "workload=language")
+    assert "unknown key model.layer; did you mean model.layers?" in refusal(f"run.from={language}", "model.layer=2", "run.name=x")
+    timm = save(tmp_path, "optimizer=timm", "model=timm")
+    assert "did you mean model.pretrained_file?" in refusal(f"run.from={timm}", "model.pretrained_fil=a", "run.name=x")
+
+
 def test_files_that_are_not_a_saved_configuration(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "contains no config.yaml" in refusal(f"run.from={tmp_path / 'empty'}")

@@ -192,13 +192,15 @@ def test_negative_control_rows_are_sent_twice_if_the_destination_is_not_read(run
         (["--to", "csv", "--uri", "x"], "--uri has no effect with --to csv; it belongs to --to mlflow"),
         (["--to", "mlflow", "--offline"], "--offline has no effect"),
         (["--to", "excel"], "invalid choice: 'excel'"),
+        (["--to", "wnadb"], "did you mean wandb?"),
     ],
 )
 def test_a_mistake_is_one_line_with_status_2(run: Path, words: list[str], line: str, capsys: pytest.CaptureFixture) -> None:
     before = sorted(run.parent.rglob("*"))
     with pytest.raises(SystemExit) as ended:
         main([str(run), *words])
-    assert ended.value.code == 2 and line in capsys.readouterr().err.splitlines()[-1] and sorted(run.parent.rglob("*")) == before
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and line in printed and printed.startswith("error: ") and sorted(run.parent.rglob("*")) == before
 
 
 def test_a_folder_that_is_not_a_run_and_a_package_that_is_missing(

@@ -33,8 +33,10 @@ SHARE = 20.0  # times as long as a look takes: long runs are looked at more rare
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options of the command line. A mistake ends the program with status 2."""
-    parser = argparse.ArgumentParser(
+    """Return the options of the command line. Raise `ConfigError` for a mistake."""
+    from linnaeus.config.command_line import OneLineParser
+
+    parser = OneLineParser(
         prog="linnaeus replay", description="Send the rows of runs to another destination. Rows that are already there are not sent again."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory, such as outputs/biota/1a2b3c4d5e")
@@ -56,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The program ends with one line and status 2 after a mistake of the user, and with status 1 if a destination fails."""
     from linnaeus.config.messages import user_errors
 
-    options = parse(arguments)
     with user_errors(2):
+        options = parse(arguments)
         if missing := missing_package(options.to):
             raise ConfigError(f"--to {options.to} {missing}")
         for path in without_comparison(options.runs):

@@ -3,7 +3,6 @@ steps."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import traceback
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from linnaeus.config.contracts import check_members, class_name
-from linnaeus.config.monitors import direction
+from linnaeus.config.monitors import direction, nearest_metric
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.distributed import DistributedContext
@@ -137,9 +136,7 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
         if metric.startswith("val_ema") != averaged:
             right = metric.replace("val_ema", "val", 1) if not averaged else metric.replace("val", "val_ema", 1)
             raise ConfigError(f"{key} is {metric}, but {'averaged' if averaged else 'raw'} weights are validated here; set it to {right}")
-        close = difflib.get_close_matches(metric, measured, 1)
-        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(measured[:12])}{', ...' if len(measured) > 12 else ''}"
-        raise ConfigError(f"{key} is {metric}, which no validation of this run measures; {hint}")
+        raise ConfigError(f"{key} is {metric}, which no validation of this run measures; {nearest_metric(metric, measured)}")
 
 
 def patience_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:

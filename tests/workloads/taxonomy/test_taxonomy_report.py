@@ -1,6 +1,7 @@
 """Reports of taxonomy runs: the figures are those of summary.json, the tables those of the last validation, and only files are needed."""
 
 import csv
+import datetime
 import math
 import re
 import shutil
@@ -13,8 +14,10 @@ import pytest
 from linnaeus.commands.report import main
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads import report_sections
+from linnaeus.workloads.taxonomy.manifest.dates import day_of_year
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 from linnaeus.workloads.taxonomy.report.clades import clade_counts, clade_tree
+from linnaeus.workloads.taxonomy.report.galleries import MONTHS, _metadata
 from tests import runs
 from tests.reporting.test_html_report import Checker
 
@@ -136,3 +139,12 @@ def test_differences_are_paired_by_sample(run: Path) -> None:
     rng = np.random.default_rng(0)
     draws = rng.choice(terms, (4000, len(terms))).mean(1)
     assert (low, high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.05)
+
+
+def test_the_page_shows_the_day_of_each_date_also_in_a_leap_year():
+    for year in (2020, 2023):
+        for count in range(366 if year == 2020 else 365):
+            date = datetime.date(year, 1, 1) + datetime.timedelta(days=count)
+            shown = _metadata({"day": round(float(np.float32(day_of_year(date.isoformat()))), 6)})
+            assert shown == f"{date.day} {MONTHS[date.month - 1]}"
+    assert {_metadata({"day": fraction}) for fraction in (0.9999, 0.999999)} == {"31 Dec"}

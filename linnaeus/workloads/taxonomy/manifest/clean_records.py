@@ -232,9 +232,8 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Column
         excluded.add(reason, (str(paths[i]) or f"row {numbers[i]}" for i in rows.tolist()))
     if not in_use.any():
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])
-        raise ConfigError(
-            f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; use one with readable photographs and labels"
-        )
+        advice = _missing_file(unreadable, files) or "use one with readable photographs and labels"
+        raise ConfigError(f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; {advice}")
     if in_use.all():
         return UsableRows(in_use, left_out, sizes, table, files.take(column.codes), sizes, split, excluded, unreadable, notes)
     keep = np.flatnonzero(in_use)
@@ -258,10 +257,18 @@ def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place:
     """Raise ConfigError when more than data.max_bad_fraction of the files cannot be used."""
     if len(unreadable) > config.max_bad_fraction * rows:
         shown = ", ".join(f"{shorten(name)} ({reason})" for name, reason in unreadable[:2])
-        missing = next((name for name, reason in unreadable if reason == REASONS[MISSING]), None)
-        similar = similar_file(os.path.join(files.root, missing)) if missing and isinstance(files, FolderFiles) else ""
-        advice = similar or "check data.root and data.image_column"
+        advice = _missing_file(unreadable, files) or "check data.root and data.image_column"
         raise ConfigError(
             f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {quoted(place, 120)} cannot be used, more than "
             f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 2 else ''}; {advice}"
         )
+
+
+def _missing_file(unreadable: tuple[tuple[str, str], ...], files: ImageFiles) -> str:
+    """Return a text about the first file of `unreadable` that is missing: the path that was read, or a file beside it whose name looks the
+    same; "" if no file in a folder is missing."""
+    missing = next((name for name, reason in unreadable if reason == REASONS[MISSING]), None)
+    if missing is None or not isinstance(files, FolderFiles):
+        return ""
+    path = os.path.join(files.root, missing)
+    return similar_file(path) or f"there is no file {quoted(path, 200)}; check data.root and data.image_column"

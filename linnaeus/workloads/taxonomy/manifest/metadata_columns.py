@@ -236,6 +236,8 @@ def _way_to_read(role: str, values: list[str], reason: str) -> str:
     if role == "date":
         if reason.startswith("no "):
             return f"{off} to train without dates"
+        if all(re.fullmatch(r"\d{5}(\.\d+)?", value) for value in values):
+            return f"they may be day numbers of a spreadsheet: there, format the cells as dates (2026-05-01) and save them again, or {off}"
         quotes = [f"\"data.date_format='{form}'\"" for form in fitting_formats(values)[:2]]
         return f"set {' or '.join(quotes or ['data.date_format to their strptime format, such as %d/%m/%Y'])}, or {off}"
     return f"write {_NUMBERS[role] + ' with a point' if role in _NUMBERS else 'local times such as 16:10'}, or {off}"

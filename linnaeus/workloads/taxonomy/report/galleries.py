@@ -9,7 +9,7 @@ from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 from linnaeus.workloads.taxonomy.report.sample_table import Sample, taxon_name
 from linnaeus.workloads.taxonomy.report.thumbnails import image_element
 
-DAYS = 365.25
+YEARS = {365: 2001, 366: 2000}  # days -> a year with so many
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -62,8 +62,13 @@ def _metadata(values: Mapping[str, Any]) -> str:
 
 
 def _date(fraction: float) -> str:
-    """Return a day of the year as text, such as `12 Jun`. `fraction`: fraction of the year, 0 (1 January) to 1 (31 December)."""
+    """Return a day of the year as text, such as `12 Jun`. `fraction`: fraction of the year at the start of the day, in [0, 1).
+
+    Fractions of a leap year are multiples of 1/366, those of other years of 1/365. Any other fraction is that of a year of 365 days."""
     import datetime
 
-    day = datetime.date(2001, 1, 1) + datetime.timedelta(days=min(364, int(fraction * DAYS)))
+    whole = [days for days in YEARS if abs(fraction * days - round(fraction * days)) < 1e-3]
+    days = whole[0] if whole else 365
+    passed = min(round(fraction * days) if whole else int(fraction * days), days - 1)
+    day = datetime.date(YEARS[days], 1, 1) + datetime.timedelta(days=passed)
     return f"{day.day} {MONTHS[day.month - 1]}"

@@ -199,6 +199,5 @@ def _confident(tables: AnswerTables) -> list[str]:
     wrong = sum(not sample.right for sample in sure)
     if not sure:
         return ["No prediction has a confidence of 90 % or more."] if tables.samples else []
-    return [
-        f"Of {counted(len(sure), 'prediction')} with a confidence of 90 % or more, {wrong:,} are wrong ({100 * wrong / len(sure):.1f} %)."
-    ]
+    share = f"{wrong:,} {'is' if wrong == 1 else 'are'} wrong ({100 * wrong / len(sure):.1f} %)"
+    return [f"Of {counted(len(sure), 'prediction')} with a confidence of 90 % or more, {share}."]

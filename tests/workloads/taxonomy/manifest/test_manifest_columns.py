@@ -107,6 +107,7 @@ def test_our_own_export_is_read_whole(tmp_path, manifest_config):
             "none of the 40 values of 'date' can be used, such as 'spring' (not a date); set data.date_format to their",
         ),
         ({"date": "2021"}, "(no month); set data.date_column=null to train without dates"),
+        ({"date": "45413"}, "such as '45413' (not a date); they may be day numbers of a spreadsheet: there, format the cells as dates"),
         ({"time": "noon"}, "data.time_column: none of the 40 values of 'time' can be used, such as 'noon' (not a time); write local times"),
         ({"latitude": "43°30'36\"N", "longitude": "4"}, "write decimal degrees with a point, 43.510000 for this one"),
         ({"latitude": "3", "longitude": "4°30.6'W"}, "-4.510000 for this one, or set data.latitude_column=null data.longitude_column=null"),

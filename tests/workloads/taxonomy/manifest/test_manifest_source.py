@@ -1,6 +1,7 @@
 """Test the manifest as a source: rows left out are counted, errors have one line, and equal data have equal fingerprints."""
 
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -85,6 +86,14 @@ def test_an_error_about_missing_files_names_one_that_looks_the_same(write_manife
         build_source(manifest_config(path, max_bad_fraction=0.0))
     text = f"the folder has {there!r}, which differs from {name!r} in {difference}" if difference else "check data.root"
     assert text in str(raised.value)
+
+
+def test_an_error_about_a_manifest_whose_files_are_all_missing_says_where_one_was_looked_for(write_manifest, manifest_config):
+    path = write_manifest([row | {"path": f"photos/{row['path']}"} for row in rows()], photographs=False)
+    file = str(path.parent / "photos" / "0.png")
+    for fraction, line in ((0.0, "data.max_bad_fraction: 40 of 40"), (1.0, "data.path: no row of ")):
+        with pytest.raises(ConfigError, match=f"{line}.*; there is no file {re.escape(repr(file))}; check data.root"):
+            build_source(manifest_config(path, max_bad_fraction=fraction))
 
 
 def test_a_taxon_in_two_spellings_is_noted_and_kept_as_two_taxa(build_rows):

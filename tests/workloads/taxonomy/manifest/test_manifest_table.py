@@ -52,6 +52,13 @@ def test_the_line_with_which_excel_names_the_separator_is_not_the_header(tmp_pat
             read_table(path, lambda header: header)
 
 
+@pytest.mark.parametrize("start", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"])
+def test_a_workbook_is_named_as_one(tmp_path, start):
+    (tmp_path / "photos.csv").write_bytes(start + bytes(100))
+    with pytest.raises(ConfigError, match=r"photos.csv' is a workbook of a spreadsheet, or another archive; save the table as CSV"):
+        read_table(tmp_path / "photos.csv", lambda header: header)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_only_the_lines_that_are_not_utf8_are_read_as_windows_1252(tmp_path, monkeypatch, end):
     monkeypatch.setattr(mixed_encoding, "CHUNK", 1001)  # cuts lines and letters

@@ -428,6 +428,16 @@ def test_what_was_not_fitted_is_one_line(finished, calibrated, monkeypatch, caps
         assert exit_.value.code == 2 and line in printed and printed.count("\n") == 1
 
 
+def test_a_refusal_for_too_few_photographs_says_which_are_not_used(finished, capsys):
+    with pytest.raises(SystemExit) as ended:
+        calibrate_cli.main([str(finished.run), "--manifest", str(finished.manifest)])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and printed.count("\n") == 1
+    assert re.search(
+        r"too few for a calibration; .*; the run was trained on \d+ of \d+ photographs of the manifest, which are left out", printed
+    )
+
+
 def test_taxa_that_the_model_does_not_know_are_named_and_not_used(finished, tmp_path, capsys):
     rows = finished.rows()
     for row in rows[:10]:

@@ -7,6 +7,7 @@ import concurrent.futures
 import csv
 import json
 import os
+import shlex
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -308,3 +309,19 @@ def test_the_time_of_the_network_is_that_of_its_forward_passes(monkeypatch):
     assert forward.seconds == 2.0
     lines = predict_cli._account(Path("out.csv"), "photograph", 30, 10, 0, None, 8.0, forward.seconds)
     assert lines[0] == "30 of 30 photographs answered, 2.5 photographs/s (25 % of the time in the network): out.csv"
+
+
+def test_the_command_that_export_prints_allows_the_plugins_of_the_run(finished, tmp_path, monkeypatch, capsys):
+    (tmp_path / "parts_of_mine.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = shutil.copytree(finished.run, tmp_path / "run")
+    saved = run / "config.yaml"
+    saved.write_text(saved.read_text().replace("plugins: []", "plugins: [parts_of_mine]"))
+    assert export_cli.main([str(run), str(tmp_path / "bundle")]) == 0
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    words = [str(finished.photograph(0)) if word == "photo.jpg" else word for word in command[2:]]
+    assert command[:2] == ["linnaeus", "predict"] and predict_cli.main(words) == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        predict_cli.main(words[:2])
+    assert "allow it with --plugins parts_of_mine, in Python plugins=['parts_of_mine']" in capsys.readouterr().err

@@ -135,7 +135,10 @@ def _kind(key: str) -> str:
 def _read_text(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     try:
         with path.open("rb") as stored, _unpacked(stored, path) as file:
-            utf16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+            start = file.read(4)
+        if start in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):  # of .xlsx and .ods, and of .xls
+            raise ConfigError(f"{key}: {quoted(str(path), 200)} is a workbook of a spreadsheet, or another archive; save the table as CSV")
+        utf16 = start[:2] in (b"\xff\xfe", b"\xfe\xff")
         encoding = "utf-16" if utf16 else "utf-8-sig"
         for mixed in (False,) if utf16 else (False, True):
             with contextlib.suppress(UnicodeDecodeError):

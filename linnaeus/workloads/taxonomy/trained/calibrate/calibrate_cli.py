@@ -83,7 +83,10 @@ def calibrate(options: argparse.Namespace) -> list[str]:
         split = options.split or "validation"
         data, place = labelled.of_run(options.run, split, model.tree, model.components), f"the {split} rows of {options.run}"
         name = f"the {split} rows of the run"
-    found, notes = fit(model, data, options.precision, options.confidence, options.keep)
+    try:
+        found, notes = fit(model, data, options.precision, options.confidence, options.keep)
+    except ConfigError as error:  # too few photographs: the notes say which are not used
+        raise ConfigError("; ".join([str(error), *data.unused])) from None
     path = options.run / bundle.CALIBRATION
     try:
         found = dataclasses.replace(_write_prior(options.run, model, found), data=name)

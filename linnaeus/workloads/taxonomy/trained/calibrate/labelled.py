@@ -37,6 +37,7 @@ class Labelled:
     metadata: Metadata
     group: np.ndarray | None  # int64 [N]: observation of each photograph; None: each is its own observation
     notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # those of the notes that say which photographs or labels are not used
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,6 +91,7 @@ def of_manifest(
     found = matched(rows.records.tree, rows.records.labels, tree)
     files = rows.records.files
     kept, compared = without_training(run, files, rows.group)
+    unused = (*found.notes, *compared)
     data = Labelled(
         files.names.tolist(),
         lambda i: decode(files, i),
@@ -97,7 +99,8 @@ def of_manifest(
         np.any(found.unknown, axis=1),
         rows.records.metadata,
         rows.group,
-        (*rows.notes, *group_note(rows), *found.notes, *compared),
+        (*rows.notes, *group_note(rows), *unused),
+        unused,
     )
     return data.take(kept)
 

@@ -60,7 +60,8 @@ class Description:
         try:
             plugins, components = tuple(map(str, content["plugins"])), tuple(map(str, content["components"]))
             if unknown := [name for name in plugins if name not in allowed]:
-                raise ConfigError(f"the model needs the package {unknown[0]}; if you trust it, allow it with plugins=[{unknown[0]!r}]")
+                allow = f"--plugins {unknown[0]}, in Python plugins=[{unknown[0]!r}]"
+                raise ConfigError(f"the model needs the package {unknown[0]}; if you trust it, allow it with {allow}")
             import_plugins(plugins)
             model, head = (typed_group(group, content[group], "taxonomy") for group in ("model", "head"))
             sizes = tuple(int(side) for side in content["image_sizes"])

@@ -6,6 +6,7 @@ The folder is read again and compared with the model before the command ends.
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 from typing import Any
 
@@ -73,7 +74,8 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
         *parts.weights.notes,
         f"{options.out}: {format_size(size)}; {bundle.CARD} is the model card: please fill in its marked fields",
     ]
-    return [*lines, f"linnaeus predict {options.out} photo.jpg"]
+    plugins = ["--plugins", *parts.description.plugins] if parts.description.plugins else []
+    return [*lines, shlex.join(["linnaeus", "predict", str(options.out), "photo.jpg", *plugins])]
 
 
 def check_equal(parts: Any, written: Any) -> None:

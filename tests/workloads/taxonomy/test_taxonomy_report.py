@@ -14,7 +14,7 @@ import pytest
 from linnaeus.commands.report import main
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads import report_sections
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year
+from linnaeus.workloads.taxonomy.manifest.tables.dates import day_of_year
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 from linnaeus.workloads.taxonomy.report.clades import clade_counts, clade_tree
 from linnaeus.workloads.taxonomy.report.galleries import MONTHS, _metadata

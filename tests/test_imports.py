@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,44 @@ def test_imports_go_downwards():
 def test_a_planted_violation_is_found(module: str, text: str):
     files = sources()
     assert violations({**files, module: f"{files[module]}\n{text}\n"})
+
+
+def stated_orders(files: dict[str, str]) -> dict[str, list[str]]:
+    """Return package -> its packages in the order that its docstring states: lines of a name, two or more spaces and a description."""
+    found = {}
+    for module, text in files.items():
+        _, sentence, listed = (ast.get_docstring(ast.parse(text)) or "").partition("Each package imports only packages above it")
+        folder = PACKAGE.parent.joinpath(*module.split("."))
+        names = re.findall(r"^(\w+)  +\S", listed, re.MULTILINE)
+        if sentence:
+            found[module] = [name for name in names if (folder / name).is_dir()]
+    return found
+
+
+def upward_imports(files: dict[str, str]) -> list[str]:
+    """Return a line for every import of a package that is listed below the importing one in a stated order."""
+    found = []
+    for parent, names in stated_orders(files).items():
+        length = parent.count(".") + 2
+        for module, text in files.items():
+            own = module.removeprefix(f"{parent}.").partition(".")[0]
+            if module.startswith(f"{parent}.") and own in names:
+                below = {f"{parent}.{name}" for name in names[names.index(own) + 1 :]}
+                found += [f"{module} imports {name}" for name in imports_of(text) if ".".join(name.split(".")[:length]) in below]
+    return found
+
+
+def test_packages_of_a_room_import_those_listed_above_them():
+    files = sources()
+    orders = stated_orders(files)
+    assert {"linnaeus.reporting", "linnaeus.workloads.taxonomy", "linnaeus.workloads.loadout"} <= orders.keys()
+    assert all(len(names) > 2 for names in orders.values()) and upward_imports(files) == []
+
+
+def test_a_planted_upward_import_is_found():
+    module, text = "linnaeus.workloads.taxonomy.tree.taxonomy_tree", "from linnaeus.workloads.taxonomy.heads import Head"
+    files = sources()
+    assert upward_imports({**files, module: f"{files[module]}\n{text}\n"}) == [f"{module} imports linnaeus.workloads.taxonomy.heads"]
 
 
 def test_no_two_files_share_a_name():

@@ -25,9 +25,9 @@ def metadata_ablation(tables: AnswerTables) -> str:
         rows.append(cells + [_cell(tables, name, rank) for rank in ranks])
     columns = [
         Column("inputs", words=True),
-        Column("samples", "Validation samples with this metadata. Masking has no effect on the others."),
+        Column("samples that have them", "Validation samples with this metadata. Masking has no effect on the others."),
     ]
-    about = "Accuracy without the component, and the difference from all inputs with its 95 % interval, paired by sample."
+    about = "Accuracy of all samples without the component, and the difference from all inputs with its 95 % interval, paired by sample."
     columns += [Column(f"right {rank}", about) for rank in ranks]
     whole = [text_cell("all inputs"), count_cell(len(normal) or None)]
     whole += [Cell(number(f"{tables.normal}/{rank}/top1", tables.value(f"{rank}/top1")), tables.value(f"{rank}/top1")) for rank in ranks]

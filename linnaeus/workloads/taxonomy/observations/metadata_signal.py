@@ -13,11 +13,8 @@ from linnaeus.workloads.taxonomy.observations import Source
 from linnaeus.workloads.taxonomy.observations.components import encode
 
 NEAREST = (10, 20, 40, 80, 160)  # numbers of neighbours that are tried
-MOST = 10_000  # photographs with the component; of more, evenly spaced ones are used
 QUERIES, BLOCK = 2000, 128  # photographs whose label is predicted; at once
 CERTAIN = 3.0  # standard errors above 0, for the best of all ranks and numbers of neighbours
-
-
 COMPARED = {"SPATIAL": 3, "TEMPORAL": 2, "ELEVATION": 1}  # component -> its first columns that are compared: place, season, kilometres
 
 
@@ -45,10 +42,9 @@ def measure_signal(points: np.ndarray, labels: np.ndarray, group: np.ndarray | N
     """Return what the values of a component tell about the labels.
 
     `points`: float [N, D], values of N photographs, near for like values. `labels`: int64 [N, R], -1 for a missing label. `group`:
-    int64 [N], the observation of each photograph; None: each photograph is one. The error counts observations, not photographs."""
-    if len(points) > MOST:
-        rows = np.arange(0, len(points), -(-len(points) // MOST))
-        points, labels, group = points[rows], labels[rows], None if group is None else group[rows]
+    int64 [N], the observation of each photograph; None: each photograph is one. The error counts observations, not photographs.
+
+    At most 2,000 labels are predicted, of evenly spaced photographs. 10,000 photographs take 0.3 s."""
     group = np.arange(len(points)) if group is None else group
     queries = np.arange(0, len(points), -(-len(points) // QUERIES))
     near, others = _neighbours(points.astype(np.float64) - points.mean(0), group, queries)

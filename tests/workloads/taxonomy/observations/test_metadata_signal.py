@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.observations.metadata_signal import MOST, measure_signal
+from linnaeus.workloads.taxonomy.observations.metadata_signal import QUERIES, measure_signal
 
 
 def world(count, classes=8, spread=0.1, seed=0):
@@ -14,7 +14,7 @@ def world(count, classes=8, spread=0.1, seed=0):
     return points, np.stack([label // 2, label], axis=1)
 
 
-@pytest.mark.parametrize("count", [60, 300, MOST + 1])
+@pytest.mark.parametrize("count", [60, 300, QUERIES + 1])
 def test_ranges_of_the_classes_are_found(count):
     signal = measure_signal(*world(count), None)
     assert signal.certain and signal.gain > 0.2

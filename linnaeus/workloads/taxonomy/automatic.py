@@ -40,9 +40,7 @@ CPU_SECONDS = 600.0  # time of one core that training on a CPU may take
 SECONDS_PER_IMAGE = 2.7e-3  # time of one core for forward, backward and data of resnet10t at 64 px in bf16; proportional to the area
 FLOAT32 = 1.9  # time in float32 / time in bf16
 EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many epochs and updates remain
-DOUBTFUL = range(
-    50, 10_000
-)  # training photographs with a component: with more it is always read, with fewer never, see `choose_components`
+DOUBTFUL = range(50, 10_000)  # photographs with a component: it is read if it has a signal; with more always, with fewer never
 GPU_IMAGES = 8e6  # images of a run on a GPU
 SMALLEST_BATCH = 16
 DEEP, FIRST_LAYER = 12, 1 / 30  # layers of a deep network, and in such a one the rate of the first layer / that of the head

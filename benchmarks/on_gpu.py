@@ -1,6 +1,6 @@
 """Run everything that needs a GPU, one step after the other, each with a time limit: the tests marked `gpu`, and the benchmarks.
 
-    python -m benchmarks.on_gpu --out FOLDER                   all steps, in the order of STEPS; their limits add up to 43 minutes
+    python -m benchmarks.on_gpu --out FOLDER                   all steps, in the order of STEPS; their limits add up to 44 minutes
     python -m benchmarks.on_gpu --out FOLDER --steps tests vit_small heads
     python -m benchmarks.on_gpu --out FOLDER --limit 500       stop after 500 seconds; steps that are left out are named
 
@@ -61,6 +61,7 @@ STEPS = {
     "deterministic": vision("--part", "deterministic", "--updates", "10", limit=120),
     "resnet50": vision("--networks", "resnet50", "--updates", "20", limit=150),
     "language": Step(("-m", "benchmarks.language", "--only", "gpu"), 150),
+    "vocabulary_loss": Step(("-m", "benchmarks.vocabulary_loss", "--device", "cuda"), 90),
     "checkpoint": Step(("-m", "benchmarks.checkpoint", "--device", "cuda", "--bar"), 150),
     "dictionary_recovery": Step(("-m", "benchmarks.dictionary_recovery", *RECOVERY, "--results", "{out}/dictionary_recovery.jsonl"), 300),
 }

@@ -33,9 +33,10 @@ QUICKEST: dict[str, str | list[str]] = {
     "start_up": "--rounds 1",
     "vision": "--device cpu --networks test --compile false --rounds 1 --updates 1",
     "state_precision": "--quick",
+    "vocabulary_loss": "--quick --tokens 8 --vocabulary 50 --no-compile",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-FAST = {"checkpoint", "places", "plants480"}  # at most 2 s of CPU time each; the others are slow
+FAST = {"checkpoint", "places", "plants480", "vocabulary_loss"}  # at most 2 s of CPU time each; the others are slow
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 ELSEWHERE |= {"loop_overhead"}  # test_benchmarks.py
 ELSEWHERE |= {"on_gpu"}  # test_gpu_steps.py

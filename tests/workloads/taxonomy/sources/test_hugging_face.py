@@ -97,6 +97,22 @@ def test_splits_are_those_of_the_folders_or_of_the_names_of_shards(tmp_path):
     assert len({source.split.tobytes() for source in sources}) == 1
 
 
+@pytest.mark.parametrize("form", ["saved", "hub"])
+def test_class_numbers_are_named_by_the_classes_of_their_own_split(tmp_path, form):
+    """Splits that were saved one by one number their classes differently, if a class is not in all of them."""
+    train, names = labelled(12), [NAMES[2], NAMES[0]]
+    classes = {"label": {"_type": "ClassLabel", "names": names}}
+    validation = table_of(dict(zip(train.column_names, labelled(4, 12, labels=[0, 1, 0, 1]).columns, strict=True)), **classes)
+    if form == "saved":
+        save_splits(tmp_path, train=train, validation=validation)
+    else:
+        for name, table in {"train": train, "validation": validation}.items():
+            pq.write_table(table, tmp_path / f"{name}-00000-of-00001.parquet")
+    source = source_of("data=hugging_face", f"data.path={tmp_path}")
+    species = [source.tree.names[1][label] for label in source.labels[:, 1]]
+    assert dict(zip(source.ids, species, strict=True)) == {f"{i}.png": NAMES[i % 3] if i < 12 else names[i % 2] for i in range(16)}
+
+
 def test_photographs_of_a_file_without_features_are_found(tmp_path):
     """Programs other than `datasets` do not write the features."""
     table = labelled(12).replace_schema_metadata(None).rename_columns(["image", "species"])

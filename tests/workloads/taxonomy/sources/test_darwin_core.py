@@ -230,11 +230,24 @@ def test_links_separated_by_commas_are_several_photographs(tmp_path):
     assert rows.excluded == {"photograph without a file (not downloaded)": 1, "record without a photograph": 1}
 
 
+def test_a_semicolon_within_a_link_does_not_divide_it(tmp_path):
+    cells = ["http://a.org/0.jpg?size=1;page=2;http://a.org/1.jpg; http://a.org/2.jpg;", "3.jpg;4.jpg | 5.jpg", "", ""]
+    rows = read(tmp_path, archive(occurrences(4, associatedMedia=cells)), "data.max_bad_fraction=0")
+    assert rows.files.names.tolist() == [f"{i}.jpg" for i in range(6)] and rows.excluded == {"record without a photograph": 2}
+
+
+def test_links_of_the_records_are_used_if_the_table_of_media_has_no_rows(tmp_path):
+    core = occurrences(4, associatedMedia=[f"http://a.org/{i}.jpg" for i in range(4)])
+    members = archive(core, links(core))
+    members["multimedia.txt"] = members["multimedia.txt"].splitlines(keepends=True)[0]
+    assert read(tmp_path, members).files.names.tolist() == [f"{i}.jpg" for i in range(4)]
+
+
 def test_a_format_in_place_of_the_type_of_a_medium(tmp_path):
-    core = occurrences(4)
-    kinds = ("image/jpeg", "IMAGE/PNG", "audio/mpeg", "video/mp4")
+    core = occurrences(5)
+    kinds = ("image/jpeg", "IMAGE/PNG", "audio/mpeg", "video/mp4", "dcmitype:StillImage")
     rows = read(tmp_path, archive(core, [row | {"type": kinds[i]} for i, row in enumerate(links(core))]))
-    assert rows.files.names.tolist() == ["0.jpg", "1.jpg"]
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "4.jpg"]
     assert rows.excluded == {"sound, film or another file that is not a photograph": 2}
 
 

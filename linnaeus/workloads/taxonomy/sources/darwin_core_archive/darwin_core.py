@@ -163,6 +163,7 @@ def _photographs(
     for rows in media:
         records.notes.extend(rows.notes)
         excluded.include(rows.left_out)
+    media = [rows for rows in media if rows.size]
     if not media and not any(columns["associatedMedia"].values):
         if config.photo_names not in (None, "id"):
             raise ConfigError(f"data.photo_names={config.photo_names} has no effect, because the archive has no links; leave it out")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import unicodedata
 
 import pytest
 from PIL import Image
@@ -58,6 +59,13 @@ def test_many_photographs_are_kept_as_bytes(tmp_path, monkeypatch):
     assert found.excluded == expected.excluded == {"photograph outside of a folder of a taxon": 2}
 
 
+def test_a_photograph_beside_the_folders_of_the_split_is_counted(tmp_path):
+    path = folder_of(tmp_path, *(f"{split}/{name}" for split in ("train", "val") for name in ("Quercus robur", "Fagus sylvatica")))
+    photograph(tmp_path / "preview.jpg")
+    source = source_of("data=image_folder", path)
+    assert source.split.tolist() == [0, 0, 0, 0, 1, 1, 1, 1] and source.excluded == {"photograph outside of a folder of a taxon": 1}
+
+
 def test_photographs_outside_of_folders_are_one_line(tmp_path):
     photograph(tmp_path / "a.jpg")
     with pytest.raises(ConfigError, match=r"no photograph can be used: photograph outside of a folder of a taxon \(1\)$"):
@@ -80,6 +88,12 @@ def test_a_name_that_is_empty_does_not_change_the_form_of_the_others(empty, name
     found = ranks_of_names([name, empty, name])
     assert len(found) == ranks and {cells[1] for cells in found.values()} == {""}
     assert found.get("genus", [None])[0] == genus and found["species"][2] == ("Quercus robur" if genus else "oak")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_that_a_mac_writes_apart_do_not_change_the_form_of_the_names(form):
+    name = unicodedata.normalize(form, "Isoëtes lacustris")
+    assert ranks_of_names([name, "Fagus_sylvatica"]) == {"genus": ["Isoëtes", "Fagus"], "species": ["Isoëtes lacustris", "Fagus sylvatica"]}
 
 
 def test_levels_of_folders_are_ranks_of_any_name(tmp_path):

@@ -12,6 +12,7 @@ Ranks may have any name, as in `data.levels=[group,product]`.
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -98,9 +99,9 @@ def _is_text(path: str) -> bool:
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the split of each folder, such as "train". The split is the first part of the path.
 
-    Return [] unless all first parts are names of splits and at least two of them differ."""
-    first = {folder[0].lower() if folder else "" for folder in folders}
-    return [folder[0] for folder in folders] if first <= SPLIT_WORDS and len(first) > 1 else []
+    Return [] unless all first parts are names of splits and at least two of them differ. The folder with all of them has the split ""."""
+    first = {folder[0].lower() for folder in folders if folder}
+    return [folder[0] if folder else "" for folder in folders] if first <= SPLIT_WORDS and len(first) > 1 else []
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
@@ -128,6 +129,7 @@ def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
 
     If all other names have the form of iNat 2021, they give all ranks; if all are binomials, genus and species; otherwise the name is the
     species."""
+    names = [unicodedata.normalize("NFC", name) for name in names]  # a Mac writes letters and their accents apart
     known = {name for name in names if not is_null(name.replace("_", " "))}
     inat = {name: match for name in known if (match := _INAT.fullmatch(name))}
     if known and len(inat) == len(known):

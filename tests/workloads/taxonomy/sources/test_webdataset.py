@@ -123,6 +123,7 @@ def test_members_are_those_of_tarfile(tmp_path, form, name):
 
 def test_everything_that_is_not_read_is_counted(tmp_path):
     members = samples(12)
+    members += [("0016.png", photograph(16)), ("0016.json", {"species": "s1", "seen": {"by": ["Ann", "Bo"]}})]
     members += [("0012.png", photograph(12)), ("0012.json", "[1]"), ("0013.json", {"species": "s1"}), ("0014.png", photograph(14))]
     members += [("0014.seg.png", b""), ("0014.jpg", b""), ("0014.npy", b"12"), ("README", "text"), ("._0015.png", b"mac")]
     members += [("22.05.png", photograph(15)), ("22.json", {"species": "s1", "genus": "G"})]
@@ -132,9 +133,10 @@ def test_everything_that_is_not_read_is_counted(tmp_path):
         "a sample without a photograph": 2,  # 0013, and 22, whose photograph has the suffix 05.png
         "no label at any rank": 1,  # 0014
     }
-    assert len(source.ids) + sum(source.excluded.values()) == 12 + 4
+    assert len(source.ids) + sum(source.excluded.values()) == 12 + 5
     lines = {line.rpartition(": ")[2]: int(line.split()[0]) for line in source.notes if "of the tar files not read" in line}
-    assert lines == {"second photograph of a sample (.jpg)": 1, ".seg.png": 1, ".npy": 1, ".05.png": 1, "name without a key or a suffix": 2}
+    named = {".seg.png": 1, ".npy": 1, ".05.png": 1, "name without a key or a suffix": 2, "list seen.by of json": 1}
+    assert lines == named | {"second photograph of a sample (.jpg)": 1}
 
 
 def test_many_kinds_of_members_are_a_few_lines(tmp_path):

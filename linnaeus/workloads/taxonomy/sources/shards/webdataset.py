@@ -201,7 +201,7 @@ class _Samples:
                 return self.excluded.add(f"a sample with a text of more than {LONGEST_TEXT >> 20} MiB", [key])
             text = tar.read(member.start, member.size).decode("utf-8-sig", "replace")
             try:
-                cells |= dict(_flat(json.loads(text))) if suffix == "json" else {suffix: text}
+                cells |= dict(_flat(json.loads(text), self._unread)) if suffix == "json" else {suffix: text}
                 if "\\u" in text:  # a lone surrogate is not text
                     cells = {_encodable(name): _encodable(cell) for name, cell in cells.items()}
             except (ValueError, RecursionError):
@@ -227,16 +227,18 @@ class _Samples:
             cells_of.append(cell)
 
 
-def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each value of a JSON object; a value of a nested object is named OUTER.INNER. Lists are skipped.
+def _flat(value: Any, unread: Counter[str], outer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (name, text) for each value of a JSON object; a value of a nested object is named OUTER.INNER. Lists are counted in `unread`.
 
     Raise `ValueError` if `value` is not an object."""
     if not isinstance(value, dict):
         raise ValueError("not an object")
     for name, inner in value.items():
         if isinstance(inner, dict):
-            yield from _flat(inner, f"{outer}{name}.")
-        elif not isinstance(inner, list):
+            yield from _flat(inner, unread, f"{outer}{name}.")
+        elif isinstance(inner, list):
+            unread[_encodable(f"list {outer}{name} of json")] += 1
+        else:
             whole = isinstance(inner, float) and inner.is_integer() and abs(inner) < 1 << 53  # an id that was stored as a float
             yield outer + name, "" if inner is None else str(int(inner) if whole else inner)
 

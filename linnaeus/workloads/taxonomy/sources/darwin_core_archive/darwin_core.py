@@ -108,7 +108,7 @@ def _with_derived(terms: Sequence[str]) -> list[str]:
     plain = {plain_name(term) for term in terms}
     derived = ["genus"] if "scientificname" in plain and "genus" not in plain else []
     derived += ["species"] if plain & {"scientificname", "specificepithet"} and "species" not in plain else []
-    derived += ["eventDate"] if {"year", "month", "day"} <= plain and "eventdate" not in plain else []
+    derived += ["eventDate"] if {"year", "month"} <= plain and "eventdate" not in plain else []
     return [*terms, *derived]
 
 

@@ -79,7 +79,9 @@ def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) 
     low, high = np.full(size, np.iinfo(lineages.dtype).max, lineages.dtype), np.full(size, -1, lineages.dtype)
     np.minimum.at(low, both[:, finer], both[:, hole])
     np.maximum.at(high, both[:, finer], both[:, hole])
-    without = np.flatnonzero((lineages[:, hole] < 0) & (lineages[:, finer] >= 0))  # `rows`, and others with a name between the two ranks
+    searched = np.zeros(size + 1, dtype=bool)  # the last is of -1
+    searched[lineages[rows, finer]] = True
+    without = np.flatnonzero((lineages[:, hole] < 0) & searched[lineages[:, finer]])  # `rows`, and others with a name between the ranks
     below = lineages[without, finer]
     only = np.where(low == high, low, -1)[below]
     found, placed = only, np.zeros(len(without), dtype=bool)

@@ -99,16 +99,18 @@ class _Dataset:
         self.rows = sum(file.rows for file in files)
         if not self.rows:
             raise ConfigError(f"data.path: {quoted(str(parts[0].path.parent), 160)} has no rows; use a data set with rows")
-        own = [_features(file.schema, part.path.with_name("dataset_info.json")) for file, part in zip(files, parts, strict=True)]
-        self.features = own[0]
+        texts = [(file.schema.metadata or {}).get(b"huggingface", b"{}") for file in files]
+        described = [(text, part.path.with_name("dataset_info.json")) for text, part in zip(texts, parts, strict=True)]
+        features = {place: _features(*place) for place in dict.fromkeys(described)}  # many files have the same thousands of classes
+        self.features = features[described[0]]
         types = pa.types
         tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string, types.is_temporal)
         plain = [field.name for field in self.schema if any(test(field.type) for test in (*tests, types.is_decimal, types.is_dictionary))]
         repeated = {name for name in self.schema.names if self.schema.names.count(name) > 1}
         self.plain = [name for name in plain if name not in repeated and not types.is_duration(self.schema.field(name).type)]
-        self.classes = {
-            name: [_classes(features, name) or first for features in own] for name in self.plain if (first := _classes(own[0], name))
-        }
+        named = {name: first for name in self.plain if (first := _classes(self.features, name))}
+        classes = {place: {name: _classes(own, name) or first for name, first in named.items()} for place, own in features.items()}
+        self.classes = {name: [classes[place][name] for place in described] for name in named}
 
     def photograph(self, wanted: str) -> str | None:
         """Return the name of a column with photographs: `wanted`, or the first such column if `wanted` is "auto".
@@ -182,9 +184,11 @@ class _Dataset:
         return ByteRanges(paths, names, number, start, length)
 
 
-def _features(schema: pa.Schema, beside: Path) -> dict[str, dict[str, Any]]:
-    """Return the features of a file, column -> description: those in its schema, or else in the file `beside`; {} without both."""
-    info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info") or {}
+def _features(text: bytes, beside: Path) -> dict[str, dict[str, Any]]:
+    """Return the features of a file, column -> description: those in the JSON `text` of its schema, or else in the file `beside`.
+
+    Return {} without both."""
+    info = json.loads(text).get("info") or {}
     features = info.get("features") or (read_object(beside).get("features") if beside.is_file() else None)
     return {k: f for k, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
 

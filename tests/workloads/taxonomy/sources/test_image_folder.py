@@ -102,6 +102,12 @@ def test_levels_of_folders_are_ranks_of_any_name(tmp_path):
     assert source.tree.ranks == ("group", "coarse", "fine") and source.tree.sizes == (2, 3, 4)
 
 
+def test_a_folder_unknown_is_a_missing_label(tmp_path):
+    path = folder_of(tmp_path, "Fagaceae/Quercus", "Fagaceae/Fagus", "Fagaceae/unknown", "Rosaceae/Rosa")
+    source = source_of("data=image_folder", path, "data.levels=[family,genus]")
+    assert source.tree.sizes == (2, 3) and (source.labels < 0).sum(axis=0).tolist() == [0, 2]
+
+
 def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
     path = folder_of(tmp_path, "Quercus robur", "Fagus sylvatica")
     (tmp_path / "Quercus robur/notes.txt").write_text("seen by the gate")
@@ -123,7 +129,11 @@ def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
     [
         ([], (), "does not contain a photograph"),
         (["Fagaceae/Quercus", "Fagus"], (), "data.levels: the folders 'Fagaceae/Quercus', 'Fagus' have 1 or 2 levels"),
-        (["Fagaceae/Quercus", "Fagus"], ("data.levels=[family,genus]",), "data.levels: 2 ranks, but 'Fagus' has 1 folders"),
+        (
+            ["Fagaceae/Quercus", "Fagus"],
+            ("data.levels=[family,genus]",),
+            "data.levels: 2 ranks, but 'Fagus' has 1 folder; name the rank of each",
+        ),
         (["Fagaceae/Quercus"], ("data.levels=[genus,genus]",), r"data.levels: \['genus', 'genus'\] must be different names of ranks"),
         (["Fagaceae/Quercus"], ("data.levels=[split,genus]",), "must be different names of ranks, other than path and split"),
     ],

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.images.decoding import FORMATS
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
@@ -116,7 +116,10 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
         if depths != [len(levels)]:
             wrong = next(folder for folder in folders if len(folder) != len(levels))
             where = quoted("/".join(wrong), 120)
-            raise ConfigError(f"data.levels: {len(levels)} ranks, but {where} has {len(wrong)} folders; name the rank of each level")
+            raise ConfigError(
+                f"data.levels: {len(levels)} ranks, but {where} has {counted(len(wrong), 'folder')}; name the rank of each level, and put "
+                "photographs without a label at a rank into a folder `unknown`"
+            )
         return {rank: [folder[i] for folder in folders] for i, rank in enumerate(levels)}
     if depths != [1]:
         shown = list_some([quoted("/".join(folder), 80) for folder in dict.fromkeys(folders)], 3)

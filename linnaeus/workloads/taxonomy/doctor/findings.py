@@ -14,6 +14,7 @@ from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.images.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table
+from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Severity = Literal["error", "warning", "note"]
@@ -61,6 +62,7 @@ class Inspected:
     longitude: np.ndarray  # float64 [N], degrees east
     uncertainty: np.ndarray  # float64 [N], metres
     elevation: np.ndarray  # float64 [N], metres
+    metadata: Metadata  # of the N rows, as training reads them: without impossible values
     date: np.ndarray  # datetime64[D] [N], NaT where unknown; the first day of an interval
     hour: np.ndarray  # float64 [N], hours of the day
     groups: dict[str, Column]  # columns of observations, observers, sites and the like

@@ -81,6 +81,7 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
         latitude=cells.numbers("latitude"),
         longitude=cells.numbers("longitude"),
         uncertainty=cells.numbers("uncertainty"),
+        metadata=metadata,
         elevation=cells.numbers("elevation"),
         date=_dates(table, config),
         hour=metadata.hour.astype(np.float64) if config.time_column is not None else _hours_of_dates(table, config),

@@ -62,7 +62,7 @@ def _places(path: Path, names: tuple[str, ...]) -> Places:
         raise ConfigError(f"--places: {quoted(str(path), 120)} has the kind {quoted(unknown[0])}; it must be one of {', '.join(KINDS)}")
     degrees = []
     for name, most in (("latitude", 90), ("longitude", 180)):
-        numbers = [_number(text) for text in cells[name]]
+        numbers = [_number(text.replace(",", ".") if table.decimal_comma else text) for text in cells[name]]
         if wrong := [row for row, number in enumerate(numbers) if not abs(number) <= most]:
             raise ConfigError(f"--places: {quoted(str(path), 120)}, row {wrong[0] + 1}: {name} must be from -{most} to {most}")
         degrees.append(np.array(numbers))

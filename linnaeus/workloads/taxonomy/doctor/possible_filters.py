@@ -55,9 +55,9 @@ def _filters(records: Inspected, counts: np.ndarray) -> Iterator[tuple[str, np.n
             yield f"uncertainty above {km} km", records.uncertainty > 1000 * km
         yield "without an uncertainty", np.isnan(records.uncertainty)
     if config.date_column is not None:
-        yield "without a date (day known)", np.isnat(records.date)
+        yield "without a date (day known)", np.isnat(records.date) | np.isnan(records.metadata.day)
     if config.elevation_column is not None:
-        yield "without an elevation", np.isnan(records.elevation)
+        yield "without an elevation", np.isnan(records.metadata.elevation)
     finest = records.labels[:, -1]
     yield f"without a {records.tree.ranks[-1]}", finest < 0
     for least in FEWEST_PHOTOGRAPHS:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_utf8, write_atomic
+from linnaeus.workloads.taxonomy.arrays.text_arrays import Names, unique_strings
 from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 from linnaeus.workloads.taxonomy.manifest.manifest_source import stratified_split
 from linnaeus.workloads.taxonomy.manifest.splitting.folds import check_folds
@@ -47,4 +48,16 @@ def save_split(path: Path, records: Inspected) -> list[str]:
     content = "".join(split_lines(records.files.names, split))
     write_atomic(path, content)
     sha = hashlib.sha256(to_utf8(content)).hexdigest()
-    return [f"split: {path} ({sides_text(split)}; sha256 {sha}); data.split_file={path} uses it"]
+    uses = f"data.split_file={path} uses it"
+    if two := _on_two_sides(records.files.names[np.flatnonzero(split != NO_SIDE)], split[split != NO_SIDE]):
+        uses += f" after you have removed all but one of the lines of {counted(two, 'photograph')} on two sides"
+    return [f"split: {path} ({sides_text(split)}; sha256 {sha}); {uses}"]
+
+
+def _on_two_sides(names: Names, split: np.ndarray) -> int:
+    """Return the number of photographs of which rows are on different sides. `names`: [N]. `split`: int8 [N]."""
+    found, number = unique_strings(names)
+    low, high = np.full(len(found), NO_SIDE), np.full(len(found), -1)
+    np.minimum.at(low, number, split)
+    np.maximum.at(high, number, split)
+    return int((low < high).sum())

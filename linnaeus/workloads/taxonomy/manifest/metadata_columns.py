@@ -21,6 +21,7 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates
 DEGREES_PER_HOUR = 15.0  # of longitude; the sun is highest at about 12 local solar time
 LOWEST, HIGHEST = -11_000.0, 9_000.0  # metres; the Challenger Deep and Everest are inside the limits
+NO_DATA = -9999.0  # in place of an unknown elevation, in most maps of elevations
 FEWEST_MIDNIGHTS, FREQUENT = 3, 10  # limits of the times 00:00:00 of a column that are not times
 _NUMBERS = {"uncertainty": "metres", "elevation": "metres", "weight": "numbers"}
 
@@ -53,7 +54,7 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
         elevation[declared] = np.nan
     else:
         tally.add("elevation of exactly 0, kept (data.elevation_missing=0 sets it to missing)", elevation == 0)
-    impossible = (elevation < LOWEST) | (elevation > HIGHEST)
+    impossible = (elevation < LOWEST) | (elevation > HIGHEST) | (elevation == NO_DATA)
     cells.refuse(elevation, "elevation", impossible, "impossible elevation")
     found["elevation"] = spooled(elevation.astype(np.float32))
     del elevation

@@ -58,7 +58,8 @@ def fill_holes(lineages: np.ndarray) -> np.ndarray:
 
     A hole is a null at a rank with a known finer rank. Let `finer` be the nearest known finer name of the lineage. The hole gets a name if
     all lineages with `finer` that have a name at the rank of the hole have this same name. In addition, each known coarser name of the
-    lineage must occur together with this name in one of the other lineages."""
+    lineage must occur together with this name in one of the other lineages. If it has no coarser name, this must hold for all lineages with
+    `finer` and this hole: otherwise `finer` is the name of several taxa."""
     filled = lineages.copy()
     ranks = filled.shape[1]
     for hole in range(ranks - 2, -1, -1):
@@ -78,16 +79,25 @@ def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) 
     low, high = np.full(size, np.iinfo(lineages.dtype).max, lineages.dtype), np.full(size, -1, lineages.dtype)
     np.minimum.at(low, both[:, finer], both[:, hole])
     np.maximum.at(high, both[:, finer], both[:, hole])
-    found = np.where(low == high, low, -1)[lineages[rows, finer]]
+    searched = np.zeros(size + 1, dtype=bool)  # the last is of -1
+    searched[lineages[rows, finer]] = True
+    without = np.flatnonzero((lineages[:, hole] < 0) & searched[lineages[:, finer]])  # `rows`, and others with a name between the ranks
+    below = lineages[without, finer]
+    only = np.where(low == high, low, -1)[below]
+    found, placed = only, np.zeros(len(without), dtype=bool)
     wanted = np.zeros(int(lineages[:, hole].max(initial=-1)) + 2, dtype=bool)  # names that may be filled in; the last is of -1
     wanted[found] = True
     both = both[wanted[:-1][both[:, hole]]]
     for coarser in range(hole):  # the parent of a homonym elsewhere in the tree must not be used
-        code = lineages[rows, coarser]
+        code = lineages[without, coarser]
+        placed |= code >= 0
         width = int(lineages[:, coarser].max()) + 2
         pairs = [name.astype(np.int64) * width + above + 1 for name, above in ((found, code), (both[:, hole], both[:, coarser]))]
         found = np.where((code < 0) | np.isin(*pairs), found, -1)
-    return found
+    several = np.zeros(size, dtype=bool)  # finer names that also occur under other ancestors
+    several[below[(only >= 0) & (found < 0)]] = True
+    found = np.where(placed | ~several[below], found, -1)
+    return found[np.searchsorted(without, rows)]
 
 
 def lineage_text(names: Iterable[str]) -> str:

@@ -77,6 +77,12 @@ def test_the_catalogue_of_centroids_of_gbif_is_read_as_it_is(tmp_path):
     assert (found.latitude[:2].tolist(), found.longitude[:2].tolist()) == ([46.5512, 48.9601], [2.5511, 11.3998])
 
 
+def test_a_list_may_have_decimal_commas_between_semicolons(tmp_path):
+    (tmp_path / "places.csv").write_text("name;latitude;longitude;kind\nFrance;46,5512;2,5511;country\n")
+    found = read_places(tmp_path / "places.csv")
+    assert (found.latitude[0], found.longitude[0], found.kind[0]) == (46.5512, 2.5511, "country")
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

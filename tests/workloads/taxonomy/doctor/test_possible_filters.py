@@ -43,6 +43,15 @@ def test_the_counts_are_those_of_the_rows(rows, inspected):
     assert found["uncertainty above 100 km"][0] >= 15 and found["species with fewer than 2 photographs"] == (1, 1)
 
 
+def test_cells_that_training_sets_to_missing_count_as_missing(rows, inspected):
+    for row, date, elevation in zip(rows, ("2019-01-01/2019-12-31", "2019-02-30", "2019-05"), ("0", "99999", "0"), strict=False):
+        row |= {"date": date, "elevation": elevation}
+    for more, zeros in (((), 0), (("data.elevation_missing=0",), 2)):
+        found = {count.name: count.rows for count in filter_counts(inspected(rows, *more))}
+        assert found["without a date (day known)"] == sum(not row["date"] for row in rows) + 3
+        assert found["without an elevation"] == sum(not row["elevation"] for row in rows) + 1 + zeros
+
+
 def test_a_source_without_places_and_dates_has_the_filters_of_its_taxa(rows, inspected):
     rows = [{name: row[name] for name in ("path", "genus", "species")} for row in rows]
     assert [count.name.split(" ")[0] for count in filter_counts(inspected(rows))] == ["without", *["species"] * 3]

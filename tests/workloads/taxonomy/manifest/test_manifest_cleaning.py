@@ -59,7 +59,7 @@ def test_a_valid_row_is_not_changed(tmp_path):
         ("time", ["25:00"], "impossible time"),
         ("time", ["noon"], "time: not a time"),
         ("time", ["00:00:00Z", "2021-07-02T00:00Z"], "midnight in UTC"),
-        ("elev", ["12000"], "impossible elevation"),
+        ("elev", ["12000", "-9999", "-9999.0"], "impossible elevation"),
         ("elev", ["1200 m"], "elevation: not a number"),
         ("elev", ["0.0"], "elevation of 0"),
     ],

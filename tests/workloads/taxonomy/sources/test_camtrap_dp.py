@@ -179,6 +179,8 @@ def test_times_without_a_zone_are_compared_only_with_others_without(trap):
     for row in (*trap.media, *trap.observations):
         row |= {name: row[name][:19] for name in ("timestamp", "eventStart", "eventEnd") if name in row}
     assert trap.found() == ({"t0": FOX, "t1": BADGER}, {})
+    trap.observations.append(seen(HERON) | {"eventStart": "", "eventEnd": "unknown"})  # these cells are no times of a zone
+    assert trap.found() == ({"t0": FOX, "t1": BADGER}, {})
 
 
 def test_a_space_in_place_of_the_t_of_a_timestamp(trap):

@@ -216,6 +216,18 @@ def test_a_date_without_a_day_is_completed_by_year_month_and_day(tmp_path):
     assert "4 dates from year, month and day" in rows.notes
 
 
+@pytest.mark.parametrize("day", [("", "0", "NA", "12"), None])
+def test_a_month_without_a_day_is_a_date(tmp_path, day):
+    """As in the tables of many collections, which do not have eventDate."""
+    core = occurrences(4, year="2019", month="5") if day is None else occurrences(4, year="2019", month="5", day=list(day))
+    for name, dates in {"none": {}, "empty": {"eventDate": ""}, "year": {"eventDate": "2019"}}.items():
+        (tmp_path / name).mkdir()
+        members = archive([row | dates for row in core])
+        rows = read(tmp_path / name, members, "data.components=[TEMPORAL]", photographs=range(4))
+        last = 136 if day is None else 132
+        assert [round(float(fraction) * 365) + 1 for fraction in rows.metadata.day] == [136, 136, 136, last]  # the middle of May
+
+
 def test_an_archive_without_records_is_one_line(tmp_path):
     core = occurrences(2, occurrenceID=["a", "b"])
     members = archive(core, [row | {"occurrenceID": "a"} for row in links(core)])
@@ -230,11 +242,38 @@ def test_links_separated_by_commas_are_several_photographs(tmp_path):
     assert rows.excluded == {"photograph without a file (not downloaded)": 1, "record without a photograph": 1}
 
 
-def test_a_format_in_place_of_the_type_of_a_medium(tmp_path):
+def test_a_semicolon_within_a_link_does_not_divide_it(tmp_path):
+    cells = ["http://a.org/0.jpg?size=1;page=2;http://a.org/1.jpg; http://a.org/2.jpg;", "3.jpg;4.jpg | 5.jpg", "", ""]
+    rows = read(tmp_path, archive(occurrences(4, associatedMedia=cells)), "data.max_bad_fraction=0")
+    assert rows.files.names.tolist() == [f"{i}.jpg" for i in range(6)] and rows.excluded == {"record without a photograph": 2}
+
+
+def test_a_photograph_of_two_records_and_in_two_tables_of_media(tmp_path):
+    shared = occurrences(4, associatedMedia=["http://a.org/0.jpg", "", "http://a.org/0.jpg;http://a.org/2.jpg", ""])
+    assert read(tmp_path, archive(shared)).files.names.tolist() == ["0.jpg", "0.jpg", "2.jpg"]
     core = occurrences(4)
-    kinds = ("image/jpeg", "IMAGE/PNG", "audio/mpeg", "video/mp4")
+    members = archive(core, links(core))
+    descriptor = members["meta.xml"].decode()
+    extension = descriptor[descriptor.index("<extension") : descriptor.index("</archive>")]
+    other = extension.replace("multimedia.txt", "image.txt").replace("terms/1.0/Multimedia", "terms/1.0/Image")
+    members |= {"image.txt": members["multimedia.txt"], "meta.xml": descriptor.replace(extension, extension + other).encode()}
+    (tmp_path / "two").mkdir()
+    rows = read(tmp_path / "two", members)
+    assert rows.files.names.tolist() == [f"{i}.jpg" for i in range(4) for _ in range(2)] and rows.excluded == {}
+
+
+def test_links_of_the_records_are_used_if_the_table_of_media_has_no_rows(tmp_path):
+    core = occurrences(4, associatedMedia=[f"http://a.org/{i}.jpg" for i in range(4)])
+    members = archive(core, links(core))
+    members["multimedia.txt"] = members["multimedia.txt"].splitlines(keepends=True)[0]
+    assert read(tmp_path, members).files.names.tolist() == [f"{i}.jpg" for i in range(4)]
+
+
+def test_a_format_in_place_of_the_type_of_a_medium(tmp_path):
+    core = occurrences(5)
+    kinds = ("image/jpeg", "IMAGE/PNG", "audio/mpeg", "video/mp4", "dcmitype:StillImage")
     rows = read(tmp_path, archive(core, [row | {"type": kinds[i]} for i, row in enumerate(links(core))]))
-    assert rows.files.names.tolist() == ["0.jpg", "1.jpg"]
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "4.jpg"]
     assert rows.excluded == {"sound, film or another file that is not a photograph": 2}
 
 

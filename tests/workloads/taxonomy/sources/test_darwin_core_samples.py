@@ -90,9 +90,9 @@ def test_the_download_from_gbif_has_the_counts_of_its_table(name, tmp_path):
         lines = [line.split("\t") for line in file.read(member).decode().rstrip("\n").split("\n")]
     columns = list(zip(*lines, strict=True))
     places = [(a, b) for a, b in zip(columns[24], columns[25], strict=True) if a and b and (float(a), float(b)) != (0, 0)]
-    dates = [row for row in zip(columns[28], columns[26], columns[27], columns[58], strict=True) if row[0] or all(row[1:])]
+    dates = [row for row in zip(columns[28], columns[26], columns[27], strict=True) if row[0] or all(row[1:])]  # with year and month
     elevations = [row for row in zip(columns[45], columns[29], strict=True) if any(row)]
-    assert (len(lines), len(places), len(dates), len(elevations)) == (158, 49, 44, 1)
+    assert (len(lines), len(places), len(dates), len(elevations)) == (158, 49, 46, 1)
     photographs(tmp_path, columns[0])
     rows = clean(TABLES / "dwca_samples" / name, tmp_path)
     assert rows.files.names.tolist() == [f"{id}.jpg" for id in columns[0]] and rows.excluded == {}

@@ -194,6 +194,21 @@ def test_the_doctor_saves_the_split_of_training(dated, tmp_path, capsys, keys):
     assert sides(other) == sides(source) and np.array_equal(other.labels, source.labels)
 
 
+def test_the_doctor_counts_the_photographs_on_two_sides_that_a_split_file_must_not_have(dated, tmp_path, capsys):
+    path, rows = dated
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, [*rows[0], "split"])
+        table.writeheader()
+        table.writerows(row | {"split": "train" if i % 3 else "val"} for i, row in enumerate(rows))
+        table.writerows(rows[i] | {"split": "train"} for i in (3, 6, 1))  # the last is a training row before, too
+    assert doctor_cli.main(["manifest", f"data.path={path}", "--no-images", f"--out={tmp_path / 'doctor'}"]) == 0
+    saved = tmp_path / "doctor/split.csv"
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"data.split_file={saved} uses it after you have removed all but one of the lines of 2 photographs on two sides" in text
+    with pytest.raises(ConfigError, match="2 ids on two sides"):
+        source_of("data=manifest", f"data.path={path}", "data.split_column=null", f"data.split_file={saved}")
+
+
 def test_the_doctor_reports_rows_on_no_side_and_no_leaks_of_them(dated, tmp_path):
     path, rows = dated
     given = of_file(tmp_path, [f"{row['path']},{'train' if i % 2 else 'val'}" for i, row in enumerate(rows) if i % 4])

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.sources.shards import parquet_images
+from linnaeus.workloads.taxonomy.sources.shards import hugging_face, parquet_images
 from linnaeus.workloads.taxonomy.sources.shards.hugging_face_files import find_parts
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
@@ -95,6 +95,31 @@ def test_splits_are_those_of_the_folders_or_of_the_names_of_shards(tmp_path):
         train_ids = set(source.ids[source.split == 0])
         assert train_ids == {f"{i}.png" for i in range(20)}
     assert len({source.split.tobytes() for source in sources}) == 1
+
+
+@pytest.mark.parametrize("form", ["saved", "hub"])
+def test_class_numbers_are_named_by_the_classes_of_their_own_split(tmp_path, form):
+    """Splits that were saved one by one number their classes differently, if a class is not in all of them."""
+    train, names = labelled(12), [NAMES[2], NAMES[0]]
+    classes = {"label": {"_type": "ClassLabel", "names": names}}
+    validation = table_of(dict(zip(train.column_names, labelled(4, 12, labels=[0, 1, 0, 1]).columns, strict=True)), **classes)
+    if form == "saved":
+        save_splits(tmp_path, train=train, validation=validation)
+    else:
+        for name, table in {"train": train, "validation": validation}.items():
+            pq.write_table(table, tmp_path / f"{name}-00000-of-00001.parquet")
+    source = source_of("data=hugging_face", f"data.path={tmp_path}")
+    species = [source.tree.names[1][label] for label in source.labels[:, 1]]
+    assert dict(zip(source.ids, species, strict=True)) == {f"{i}.png": NAMES[i % 3] if i < 12 else names[i % 2] for i in range(16)}
+
+
+def test_the_classes_of_many_files_are_read_once(tmp_path, monkeypatch):
+    """Thousands of files may have thousands of classes."""
+    read = []
+    monkeypatch.setattr(hugging_face, "_features", lambda *place, own=hugging_face._features: read.append(place) or own(*place))
+    for i in range(3):
+        pq.write_table(labelled(6, 6 * i), tmp_path / f"train-{i:05d}-of-00003.parquet")
+    assert len(source_of("data=hugging_face", f"data.path={tmp_path}").ids) == 18 and len(read) == 1
 
 
 def test_photographs_of_a_file_without_features_are_found(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import unicodedata
 
 import pytest
 from PIL import Image
@@ -58,6 +59,13 @@ def test_many_photographs_are_kept_as_bytes(tmp_path, monkeypatch):
     assert found.excluded == expected.excluded == {"photograph outside of a folder of a taxon": 2}
 
 
+def test_a_photograph_beside_the_folders_of_the_split_is_counted(tmp_path):
+    path = folder_of(tmp_path, *(f"{split}/{name}" for split in ("train", "val") for name in ("Quercus robur", "Fagus sylvatica")))
+    photograph(tmp_path / "preview.jpg")
+    source = source_of("data=image_folder", path)
+    assert source.split.tolist() == [0, 0, 0, 0, 1, 1, 1, 1] and source.excluded == {"photograph outside of a folder of a taxon": 1}
+
+
 def test_photographs_outside_of_folders_are_one_line(tmp_path):
     photograph(tmp_path / "a.jpg")
     with pytest.raises(ConfigError, match=r"no photograph can be used: photograph outside of a folder of a taxon \(1\)$"):
@@ -82,10 +90,22 @@ def test_a_name_that_is_empty_does_not_change_the_form_of_the_others(empty, name
     assert found.get("genus", [None])[0] == genus and found["species"][2] == ("Quercus robur" if genus else "oak")
 
 
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_that_a_mac_writes_apart_do_not_change_the_form_of_the_names(form):
+    name = unicodedata.normalize(form, "Isoëtes lacustris")
+    assert ranks_of_names([name, "Fagus_sylvatica"]) == {"genus": ["Isoëtes", "Fagus"], "species": ["Isoëtes lacustris", "Fagus sylvatica"]}
+
+
 def test_levels_of_folders_are_ranks_of_any_name(tmp_path):
     path = folder_of(tmp_path, "Fruit/Apple/Golden", "Fruit/Apple/Gala", "Fruit/Pear/Conference", "Dairy/Milk/Oat")
     source = source_of("data=image_folder", path, "data.levels=[group,coarse,fine]")
     assert source.tree.ranks == ("group", "coarse", "fine") and source.tree.sizes == (2, 3, 4)
+
+
+def test_a_folder_unknown_is_a_missing_label(tmp_path):
+    path = folder_of(tmp_path, "Fagaceae/Quercus", "Fagaceae/Fagus", "Fagaceae/unknown", "Rosaceae/Rosa")
+    source = source_of("data=image_folder", path, "data.levels=[family,genus]")
+    assert source.tree.sizes == (2, 3) and (source.labels < 0).sum(axis=0).tolist() == [0, 2]
 
 
 def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
@@ -109,7 +129,11 @@ def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
     [
         ([], (), "does not contain a photograph"),
         (["Fagaceae/Quercus", "Fagus"], (), "data.levels: the folders 'Fagaceae/Quercus', 'Fagus' have 1 or 2 levels"),
-        (["Fagaceae/Quercus", "Fagus"], ("data.levels=[family,genus]",), "data.levels: 2 ranks, but 'Fagus' has 1 folders"),
+        (
+            ["Fagaceae/Quercus", "Fagus"],
+            ("data.levels=[family,genus]",),
+            "data.levels: 2 ranks, but 'Fagus' has 1 folder; name the rank of each",
+        ),
         (["Fagaceae/Quercus"], ("data.levels=[genus,genus]",), r"data.levels: \['genus', 'genus'\] must be different names of ranks"),
         (["Fagaceae/Quercus"], ("data.levels=[split,genus]",), "must be different names of ranks, other than path and split"),
     ],

@@ -123,6 +123,15 @@ def test_categories_of_2017_are_species_genera_and_subspecies_of_supercategories
     assert (source.labels[:, 2] < 0).sum() == 4 and (source.labels[:, :2] >= 0).all()
 
 
+def test_a_category_without_photographs_does_not_change_the_form_of_the_others(photos):
+    """Subsets of a data set often keep all of its categories."""
+    content = small("Buteo lineatus", "Buteo jamaicensis", "Quercus")
+    content["categories"].append({"id": 7, "name": "no animal", "supercategory": "other"})
+    dump(photos / "train2017.json", content)
+    source = read(photos)
+    assert [*source.tree.names[1]] == ["Buteo", "Quercus"] and [*source.tree.names[2]] == ["Buteo jamaicensis", "Buteo lineatus"]
+
+
 def test_every_photograph_is_a_row_or_counted(photos):
     content = small("Buteo lineatus", "Anas acuta", "Quercus robur", images=20)
     content["images"] += [{"id": 3, "file_name": "again.jpg"}, {"id": 30, "file_name": None}, {"id": 31, "file_name": "x" * 5000}]

@@ -5,6 +5,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.records import column_of
+from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 from linnaeus.workloads.taxonomy.sources.folders.local_files import find_files
 
 URLS = ["https://a.org/photos/1/original.jpg", "https://a.org/photos/2/original.jpg", "", "https://b.org/img/Oak%20leaf.JPG?size=l"]
@@ -68,6 +69,14 @@ def test_no_file_is_one_line_with_the_names_that_were_looked_for(tmp_path):
         found(tmp_path)
     with pytest.raises(ConfigError, match=r"data.root: .* cannot be read: No such file"):
         found(tmp_path / "none")
+
+
+def test_a_column_may_have_an_identifier_twice_among_its_values(tmp_path):
+    """As the column of two tables of media, or of links in two records, that contain the same photograph."""
+    touch(tmp_path, "photos/1/original.jpg", "photos/2/original.jpg")
+    twice = Column(np.arange(4, dtype=np.int32), [*URLS[:2], *URLS[:2]])
+    path, note = find_files(tmp_path, twice, {"gbifID": column_of(IDS)})
+    assert [path.values[code] for code in path.codes] == ["photos/1/original.jpg", "photos/2/original.jpg"] * 2 and ": 4 of 4" in note
 
 
 def test_a_file_of_two_photographs_is_not_used(tmp_path):

@@ -77,6 +77,17 @@ def test_names_of_tar_files_or_folders_are_the_split(tmp_path, names):
     assert source.excluded == {"called test in 'split', neither trained on nor validated on": 12}
 
 
+@pytest.mark.parametrize("names", [("train-0.tar", "val-0.tar"), ("train/0.tar", "val/0.tar")])
+def test_tar_files_that_number_their_samples_from_0_are_read(tmp_path, names):
+    for name, start in zip(names, (0, 20), strict=True):
+        members = [(m, photograph(start + i // 2) if m.endswith("png") else data) for i, (m, data) in enumerate(samples(12))]
+        write(tmp_path / name, members)
+    source = source_of("data=webdataset", f"data.path={tmp_path}")
+    assert source.ids.tolist() == [f"{name}/{i:04d}.png" for name in names for i in range(12)]
+    assert np.bincount(source.split).tolist() == [12, 12] and source.images.files.read(13) == photograph(21)
+    assert "12 samples with a key of another tar file; names of photographs begin with their tar file" in source.notes
+
+
 def test_names_that_are_a_split_only_in_part_are_reported(tmp_path):
     for number, name in enumerate(("train-0.tar", "val-0.tar", "extra-0.tar")):
         write(tmp_path / name, samples(12, 12 * number))
@@ -123,6 +134,7 @@ def test_members_are_those_of_tarfile(tmp_path, form, name):
 
 def test_everything_that_is_not_read_is_counted(tmp_path):
     members = samples(12)
+    members += [("0016.png", photograph(16)), ("0016.json", {"species": "s1", "seen": {"by": ["Ann", "Bo"]}})]
     members += [("0012.png", photograph(12)), ("0012.json", "[1]"), ("0013.json", {"species": "s1"}), ("0014.png", photograph(14))]
     members += [("0014.seg.png", b""), ("0014.jpg", b""), ("0014.npy", b"12"), ("README", "text"), ("._0015.png", b"mac")]
     members += [("22.05.png", photograph(15)), ("22.json", {"species": "s1", "genus": "G"})]
@@ -132,9 +144,10 @@ def test_everything_that_is_not_read_is_counted(tmp_path):
         "a sample without a photograph": 2,  # 0013, and 22, whose photograph has the suffix 05.png
         "no label at any rank": 1,  # 0014
     }
-    assert len(source.ids) + sum(source.excluded.values()) == 12 + 4
+    assert len(source.ids) + sum(source.excluded.values()) == 12 + 5
     lines = {line.rpartition(": ")[2]: int(line.split()[0]) for line in source.notes if "of the tar files not read" in line}
-    assert lines == {"second photograph of a sample (.jpg)": 1, ".seg.png": 1, ".npy": 1, ".05.png": 1, "name without a key or a suffix": 2}
+    named = {".seg.png": 1, ".npy": 1, ".05.png": 1, "name without a key or a suffix": 2, "list seen.by of json": 1}
+    assert lines == named | {"second photograph of a sample (.jpg)": 1}
 
 
 def test_many_kinds_of_members_are_a_few_lines(tmp_path):
@@ -222,7 +235,6 @@ def test_a_tar_file_without_its_end_is_named(tmp_path):
         (compress, "is compressed with gzip: its photographs cannot be read singly; unpack it"),
         (double, "the archive ends, but the file goes on"),
         (lambda path: write(path, [*samples(3), ("0001.png", photograph(1))]), "two samples have the key '0001', the second in 'a.tar'"),
-        (lambda path: write(path.with_name("b.tar"), samples(1)), "two samples have the key '0000', the second in 'b.tar'"),
         (lambda path: write(path, [("a.json", {})]), "no sample with a photograph: a sample without a photograph \\(1\\)"),
         (os.remove, "does not contain a tar file"),
     ],

@@ -196,6 +196,8 @@ def test_a_hole_is_filled_with_the_only_name_of_other_rows_unless_names_are_ambi
     assert filled(ambiguous)[2] == ambiguous[2]
     elsewhere = [["Plantae", "Lamiaceae", "Prunella"], ["Animalia", "", "Prunella"]]
     assert filled(elsewhere) == elsewhere
+    homonym = [["Plantae", "Apiaceae", "Oenanthe"], ["Animalia", "", "Oenanthe"], ["", "", "Oenanthe"], ["Plantae", "", "Oenanthe"]]
+    assert filled(homonym) == [*homonym[:3], homonym[0]]
 
 
 def filled_slowly(lineages):
@@ -207,10 +209,13 @@ def filled_slowly(lineages):
             both = [row for row in found if row[hole] >= 0 and row[finer] >= 0]
             names = {code: {row[hole] for row in both if row[finer] == code} for code in {row[finer] for row in both}}
             agreed = {(row[hole], coarser, row[coarser]) for row in both for coarser in range(hole)}
-            for row in found:
-                own = names.get(row[finer], set()) if row[hole] < 0 <= row[finer] and max(row[hole + 1 : finer], default=-1) < 0 else set()
-                if len(own) == 1 and all(row[c] < 0 or (*own, c, row[c]) in agreed for c in range(hole)):
-                    row[hole] = own.copy().pop()
+            without = [row for row in found if row[hole] < 0 <= row[finer] and len(names.get(row[finer], ())) == 1]
+            fits = [all(row[c] < 0 or (*names[row[finer]], c, row[c]) in agreed for c in range(hole)) for row in without]
+            homonyms = {row[finer] for row, fit in zip(without, fits, strict=True) if not fit}
+            for row, fit in zip(without, fits, strict=True):
+                known = max(row[:hole], default=-1) >= 0 or row[finer] not in homonyms
+                if fit and known and max(row[hole + 1 : finer], default=-1) < 0:
+                    row[hole] = min(names[row[finer]])
     return found
 
 

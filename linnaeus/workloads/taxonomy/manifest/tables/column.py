@@ -101,6 +101,7 @@ def from_arrow(column) -> Column:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column)  # other programs than pandas write missing numbers as NaN
         with contextlib.suppress(pa.ArrowInvalid):
             column = column.cast(pa.int64())
     if pa.types.is_timestamp(column.type) and column.type.tz in UTC:

@@ -57,7 +57,7 @@ def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
     Both tables have the columns mediaID and deploymentID; `media` also has timestamp, `observations` eventStart and eventEnd."""
     columns = [media.columns["timestamp"], observations.columns["eventStart"], observations.columns["eventEnd"]]
     read = [seconds(column) for column in columns]
-    mixed = len({bool(flag) for _, zoned in read for flag in np.unique(zoned)}) > 1
+    mixed = len({bool(flag) for time, zoned in read for flag in np.unique(zoned[~np.isnan(time)])}) > 1
     times = [np.where(zoned | (not mixed), time, np.nan) for time, zoned in read]
     zoneless = sum(int((np.isnan(time) & ~np.isnan(given)).sum()) for time, (given, _) in zip(times, read, strict=True))
     distinct = np.unique(np.concatenate(times))

@@ -12,6 +12,7 @@ from linnaeus.workloads.taxonomy.sources.darwin_core_archive.archive_tables impo
 from linnaeus.workloads.taxonomy.sources.darwin_core_archive.occurrences import are_absent, blank, combined, concatenated, first_known
 
 TERMS = ("accessURI", "identifier", "type", "format", "occurrenceID")  # columns of media extensions that are read
+_SEPARATORS = (re.compile(r"[|;]"), re.compile(r"\||;(?=\s|https?://|$)|,\s*(?=https?://)"))  # of paths; of URLs, which may have ; and ,
 _PHOTOGRAPHS = ("", "stillimage", "image", "photo", "photograph", "picture")  # types of media that count as photographs
 _NONE, _SEVERAL = -1, -2  # in place of the row of a record: no record, several records
 
@@ -125,11 +126,9 @@ def _with_occurrence(found: np.ndarray, occurrence: Column, codes: np.ndarray, o
 
 
 def associated(links: Column, names: Column) -> Photographs:
-    """Return the photographs in the term `associatedMedia`. `links`: [N], a cell has links separated by `|` or `;`, or by commas before
-    http.
-
-    `names`: [N], names of the records for `excluded`."""
-    parts = [[part.strip() for part in re.split(r"[|;]\s*(?=\S)|,\s*(?=https?://)", value) if part.strip()] for value in links.values]
+    """Return the photographs in the term `associatedMedia`. `links`: [N], a cell has links separated as in `_SEPARATORS`. `names`: [N],
+    names of the records for `excluded`."""
+    parts = [[part.strip() for part in _SEPARATORS["://" in value].split(value) if part.strip()] for value in links.values]
     count = np.array([len(part) for part in parts], dtype=np.int64)
     start = np.cumsum(count) - count
     record = np.repeat(np.arange(len(links.codes)), count[links.codes])
@@ -151,7 +150,7 @@ def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:
 def _other_than_photograph(kind: str, form: str) -> str:
     """Return the type of a medium that is not a photograph, such as "sound"; "" for a photograph. `kind`, `form`: type and format of the
     medium."""
-    word = "".join(kind.rstrip("/").rpartition("/")[2].lower().split())
+    word = "".join(re.split(r"[/:]", kind.rstrip("/"))[-1].lower().split())
     if word and word not in _PHOTOGRAPHS and not kind.lower().startswith("image/"):  # some archives write the format as the type
         return kind
     return form if re.match(r"(audio|video|text|application|model)/", form.lower()) else ""

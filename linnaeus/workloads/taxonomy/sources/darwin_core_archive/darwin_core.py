@@ -108,7 +108,7 @@ def _with_derived(terms: Sequence[str]) -> list[str]:
     plain = {plain_name(term) for term in terms}
     derived = ["genus"] if "scientificname" in plain and "genus" not in plain else []
     derived += ["species"] if plain & {"scientificname", "specificepithet"} and "species" not in plain else []
-    derived += ["eventDate"] if {"year", "month", "day"} <= plain and "eventdate" not in plain else []
+    derived += ["eventDate"] if {"year", "month"} <= plain and "eventdate" not in plain else []
     return [*terms, *derived]
 
 
@@ -163,6 +163,7 @@ def _photographs(
     for rows in media:
         records.notes.extend(rows.notes)
         excluded.include(rows.left_out)
+    media = [rows for rows in media if rows.size]
     if not media and not any(columns["associatedMedia"].values):
         if config.photo_names not in (None, "id"):
             raise ConfigError(f"data.photo_names={config.photo_names} has no effect, because the archive has no links; leave it out")

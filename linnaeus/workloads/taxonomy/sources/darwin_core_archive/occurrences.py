@@ -14,7 +14,7 @@ from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.manifest.labels.ranks import RANK_ORDER
 from linnaeus.workloads.taxonomy.manifest.tables.cleaning import is_null, null_values
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
-from linnaeus.workloads.taxonomy.manifest.tables.dates import first_date
+from linnaeus.workloads.taxonomy.manifest.tables.dates import date_range
 
 _BINOMIAL = re.compile(r"([×x]\s?)?([^\W\d_][\w-]+)(?:\s+\([^\W\d_][\w-]+\))?\s+([×x]\s?)?([^\W\d_A-Z][\w-]+)(?=[\s.]|$)")
 _OPEN = frozenset(("sp", "spp", "cf", "aff", "nr", "indet"))  # words after a genus if the species is not identified
@@ -136,11 +136,11 @@ def drop_invalid(columns: dict[str, Column], notes: list[str]) -> None:
 
 
 def fill_date(columns: dict[str, Column], notes: list[str]) -> None:
-    """Fill empty cells of `eventDate`, and cells with only the same year or month, with the year, month and day, if all three are known."""
-    parts = [columns.get(term) for term in DATES[1:]]
-    if any(part is None for part in parts):
+    """Fill empty cells of `eventDate`, and cells with only the same year or month, with the year, the month and, if known, the day."""
+    if not {"year", "month"} <= columns.keys():
         return
-    whole = combined([part for part in parts if part is not None], _iso_date)
+    count = len(columns["year"].codes)
+    whole = combined([columns.get(term, blank(count)) for term in DATES[1:]], _iso_date)
     given = columns.get("eventDate", blank(len(whole.codes)))
     new = combined([given, whole], lambda own, full: full if is_null(own) or _completes(own, full) else "")
     columns["eventDate"] = first_known(new, given)
@@ -182,15 +182,16 @@ def emptied(column: Column, where: np.ndarray) -> Column:
 
 
 def _completes(own: str, full: str) -> bool:
-    """Return True if the date `full`, with a day, is in the year or the month `own`. Some archives write 0 for an unknown day."""
-    return full.startswith(f"{own}-") and not isinstance(first_date(full), str)
+    """Return True if `full`, a possible date or month, is in the year or the month `own`."""
+    return full.startswith(f"{own}-") and not isinstance(date_range(full), str)
 
 
 def _iso_date(year: str, month: str, day: str) -> str:
-    numbers = [text.removesuffix(".0") for text in (year, month, day)]
-    if not all(n.isascii() and n.isdecimal() and len(n) <= size for n, size in zip(numbers, (4, 2, 2), strict=True)):
+    """Return a date, or a month if the day is null or 0, as some archives write an unknown day; "" if a cell is not a whole number."""
+    numbers = [text.removesuffix(".0") for text in (year, month, *([] if is_null(day) or not day.strip("0.") else [day]))]
+    if not all(n.isascii() and n.isdecimal() and len(n) <= size for n, size in zip(numbers, (4, 2, 2), strict=False)):
         return ""
-    return "-".join(n.zfill(size) for n, size in zip(numbers, (4, 2, 2), strict=True))
+    return "-".join(n.zfill(size) for n, size in zip(numbers, (4, 2, 2), strict=False))
 
 
 def blank(count: int) -> Column:

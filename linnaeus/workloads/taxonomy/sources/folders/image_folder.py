@@ -12,11 +12,12 @@ Ranks may have any name, as in `data.levels=[group,product]`.
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.images.decoding import FORMATS
 from linnaeus.workloads.taxonomy.images.image_files import FolderFiles
@@ -98,9 +99,9 @@ def _is_text(path: str) -> bool:
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the split of each folder, such as "train". The split is the first part of the path.
 
-    Return [] unless all first parts are names of splits and at least two of them differ."""
-    first = {folder[0].lower() if folder else "" for folder in folders}
-    return [folder[0] for folder in folders] if first <= SPLIT_WORDS and len(first) > 1 else []
+    Return [] unless all first parts are names of splits and at least two of them differ. The folder with all of them has the split ""."""
+    first = {folder[0].lower() for folder in folders if folder}
+    return [folder[0] if folder else "" for folder in folders] if first <= SPLIT_WORDS and len(first) > 1 else []
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
@@ -115,7 +116,10 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
         if depths != [len(levels)]:
             wrong = next(folder for folder in folders if len(folder) != len(levels))
             where = quoted("/".join(wrong), 120)
-            raise ConfigError(f"data.levels: {len(levels)} ranks, but {where} has {len(wrong)} folders; name the rank of each level")
+            raise ConfigError(
+                f"data.levels: {len(levels)} ranks, but {where} has {counted(len(wrong), 'folder')}; name the rank of each level, and put "
+                "photographs without a label at a rank into a folder `unknown`"
+            )
         return {rank: [folder[i] for folder in folders] for i, rank in enumerate(levels)}
     if depths != [1]:
         shown = list_some([quoted("/".join(folder), 80) for folder in dict.fromkeys(folders)], 3)
@@ -128,6 +132,7 @@ def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
 
     If all other names have the form of iNat 2021, they give all ranks; if all are binomials, genus and species; otherwise the name is the
     species."""
+    names = [unicodedata.normalize("NFC", name) for name in names]  # a Mac writes letters and their accents apart
     known = {name for name in names if not is_null(name.replace("_", " "))}
     inat = {name: match for name in known if (match := _INAT.fullmatch(name))}
     if known and len(inat) == len(known):

@@ -23,6 +23,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.images.image_files import clean_path
 from linnaeus.workloads.taxonomy.images.url_files import UrlFolder, is_url
+from linnaeus.workloads.taxonomy.manifest.records import with_values
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column
 
 SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # usual suffixes of `decoding.FORMATS`
@@ -60,6 +61,7 @@ def find_files(folder: Path | str, identifiers: Column, ids: Mapping[str, Column
         urls = [value if is_url(value) else "" for value in identifiers.values]
         count = int(np.array([bool(url) for url in urls])[identifiers.codes].sum())
         return Found(Column(identifiers.codes, urls), f"photographs read by URL: {count} of {len(identifiers.codes)}")
+    identifiers = with_values(identifiers, identifiers.values)  # each once, also one of two tables of media or of two records
     files = list(files_in(str(folder), key="data.root"))
     matches = [match for match in _matches(files, identifiers, ids) if convention in (None, match.convention)]
     counts = [int((match.file != _NONE).sum()) for match in matches]

@@ -196,11 +196,15 @@ class _Photographs:
         if not len(rows):
             shown = list_some([f"{reason} ({count:,})" for reason, count in self.excluded.items()])
             raise ConfigError(f"data.path: no photograph of {quoted(config.path, 120)} can be used: {shown}")
+        used = np.unique(category[rows])
+        place = np.zeros(len(self.categories) + 1, dtype=np.int64)  # of each category among those that are used; the last is of -1
+        place[used] = np.arange(len(used))
+        categories = [*self.categories.values()]
         columns = {name: cells.column() for name, cells in self.cells.items()}
         columns |= {name: _taken(cells, np.concatenate(self.location)) for name, cells in self.locations.items() if len(cells)}
-        ranks = {rank: column_of(names) for rank, names in _ranks([*self.categories.values()]).items()}
+        ranks = {rank: column_of(names) for rank, names in _ranks([categories[i] for i in used.tolist()]).items()}
         columns["date"] = replace(columns["date"], values=[date.replace("+00:00", "Z") for date in columns["date"].values])
-        columns |= {rank: Column(column.codes[category], column.values) for rank, column in ranks.items()}
+        columns |= {rank: Column(column.codes[place[category]], column.values) for rank, column in ranks.items()}
         if splits:
             columns["split"] = Column(np.repeat(np.arange(len(splits), dtype=np.int32), [len(k) for k in self.keep]), list(splits))
         columns = {name: column for name, column in columns.items() if name == "path" or any(column.values)}

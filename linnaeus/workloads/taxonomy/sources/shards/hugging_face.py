@@ -15,6 +15,8 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from linnaeus.workloads.taxonomy.manifest.columns import AUTO
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder, with_values
 from linnaeus.workloads.taxonomy.manifest.tables.column import Column, from_arrow
 from linnaeus.workloads.taxonomy.manifest.tables.table import Table, without_long_values
+from linnaeus.workloads.taxonomy.sources.darwin_core_archive.occurrences import concatenated
 from linnaeus.workloads.taxonomy.sources.folders.image_folder import label_ranks, split_notes
 from linnaeus.workloads.taxonomy.sources.shards.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.shards.hugging_face_files import Part, SavedFile, find_parts, open_file, read_object
@@ -63,7 +66,7 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
     names = data.names(photograph) if photograph is not None else []
     if photograph is not None:
         columns[name] = lambda: column_of(names)
-    labels = data.class_labels if len(data.class_labels) == 1 else [key for key in ("label",) if key in data.plain]
+    labels = list(data.classes) if len(data.classes) == 1 else [key for key in ("label",) if key in data.plain]
     ranks = label_ranks(list(columns), labels, data.column, config)
     columns |= {rank: lambda column=column: column for rank, column in ranks.items()}  # type: ignore[misc]
     chosen = choose(list(columns))
@@ -80,9 +83,10 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
 
 
 class _Dataset:
-    """Rows of open files with the same schema. `plain`: names of columns of numbers, texts and dates.
+    """Rows of open files with the same schema. `plain`: names of columns of numbers, texts and dates. `features`: those of the first file.
 
-    `class_labels`: columns with the feature ClassLabel and the names of their classes."""
+    `classes`: column with the feature ClassLabel -> for each file the names of its classes. The files of two splits may number them
+    differently."""
 
     def __init__(self, files: Sequence[SavedFile], parts: Sequence[Part]) -> None:
         import pyarrow as pa
@@ -95,20 +99,18 @@ class _Dataset:
         self.rows = sum(file.rows for file in files)
         if not self.rows:
             raise ConfigError(f"data.path: {quoted(str(parts[0].path.parent), 160)} has no rows; use a data set with rows")
-        info = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}")).get("info") or {}
-        beside = parts[0].path.parent / "dataset_info.json"
-        features = info.get("features") or (read_object(beside).get("features") if beside.is_file() else None)
-        self.features: dict[str, dict[str, Any]] = (
-            {k: f for k, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
-        )
+        texts = [(file.schema.metadata or {}).get(b"huggingface", b"{}") for file in files]
+        described = [(text, part.path.with_name("dataset_info.json")) for text, part in zip(texts, parts, strict=True)]
+        features = {place: _features(*place) for place in dict.fromkeys(described)}  # many files have the same thousands of classes
+        self.features = features[described[0]]
         types = pa.types
         tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string, types.is_temporal)
         plain = [field.name for field in self.schema if any(test(field.type) for test in (*tests, types.is_decimal, types.is_dictionary))]
         repeated = {name for name in self.schema.names if self.schema.names.count(name) > 1}
         self.plain = [name for name in plain if name not in repeated and not types.is_duration(self.schema.field(name).type)]
-        self.class_labels = [
-            name for name in self.plain if self.features.get(name, {}).get("_type") == "ClassLabel" and self._classes(name)
-        ]
+        named = {name: first for name in self.plain if (first := _classes(self.features, name))}
+        classes = {place: {name: _classes(own, name) or first for name, first in named.items()} for place, own in features.items()}
+        self.classes = {name: [classes[place][name] for place in described] for name in named}
 
     def photograph(self, wanted: str) -> str | None:
         """Return the name of a column with photographs: `wanted`, or the first such column if `wanted` is "auto".
@@ -138,17 +140,13 @@ class _Dataset:
 
         Raise `ConfigError` for a class number without a name."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        chunks = pa.chunked_array([chunk for file in self.files for chunk in file.read(name).chunks], self.schema.field(name).type)
-        classes = self._classes(name) if name in self.class_labels else None
-        if classes is None or not pa.types.is_integer(chunks.type):
-            chunks.validate(full=True)
-            return from_arrow(chunks)
-        used, codes = np.unique(pc.fill_null(chunks.cast(pa.int64()), -1).to_numpy(), return_inverse=True)
-        if used[-1] >= len(classes):
-            raise ConfigError(f"data.path: {name!r} has the class {used[-1]}, but names for {len(classes)} classes")
-        return with_values(Column(codes.astype(np.int32), [""] * len(used)), [classes[number] if number >= 0 else "" for number in used])
+        kind, parts = self.schema.field(name).type, []
+        classes = self.classes[name] if name in self.classes and pa.types.is_integer(kind) else [None] * len(self.files)
+        for own, pairs in groupby(zip(classes, self.files, strict=True), key=itemgetter(0)):
+            chunks = pa.chunked_array([chunk for _, file in pairs for chunk in file.read(name).chunks], kind)
+            parts.append(_named(chunks, own, name) if own is not None else _plain(chunks))
+        return parts[0] if len(parts) == 1 else concatenated(parts)
 
     def split(self) -> Column:
         """Return a column with the name of the split of each row."""
@@ -185,9 +183,37 @@ class _Dataset:
             raise ConfigError(f"data.path: the photographs of {photograph!r} are in other files; save the data set with their bytes")
         return ByteRanges(paths, names, number, start, length)
 
-    def _classes(self, name: str) -> list[str] | None:
-        classes = self.features.get(name, {}).get("names")
-        return [str(one) for one in classes] if isinstance(classes, list) else None
+
+def _features(text: bytes, beside: Path) -> dict[str, dict[str, Any]]:
+    """Return the features of a file, column -> description: those in the JSON `text` of its schema, or else in the file `beside`.
+
+    Return {} without both."""
+    info = json.loads(text).get("info") or {}
+    features = info.get("features") or (read_object(beside).get("features") if beside.is_file() else None)
+    return {k: f for k, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
+
+
+def _classes(features: dict[str, dict[str, Any]], name: str) -> list[str] | None:
+    """Return the names of the classes of a column; None if it does not have the feature ClassLabel with names."""
+    feature = features.get(name, {})
+    names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+    return [str(one) for one in names] if isinstance(names, list) and names else None
+
+
+def _plain(chunks: pa.ChunkedArray) -> Column:
+    chunks.validate(full=True)
+    return from_arrow(chunks)
+
+
+def _named(chunks: pa.ChunkedArray, classes: Sequence[str], name: str) -> Column:
+    """Return the column of class names for a column of class numbers. `name`: its name, for the error."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    used, codes = np.unique(pc.fill_null(chunks.cast(pa.int64()), -1).to_numpy(), return_inverse=True)
+    if used.max(initial=-1) >= len(classes):
+        raise ConfigError(f"data.path: {name!r} has the class {used[-1]}, but names for {len(classes)} classes")
+    return with_values(Column(codes.astype(np.int32), [""] * len(used)), [classes[number] if number >= 0 else "" for number in used])
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -51,7 +51,7 @@ _BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}|\{([^{}]*,[^{}]*)\}")
 def read_records(config: ManifestConfig, choose: Choose) -> Records:
     """Return a row for each sample with a photograph, in the order of the tar files.
 
-    Raise `ConfigError` for a path without tar files, a tar file that cannot be read, and two samples with the same key."""
+    Raise `ConfigError` for a path without tar files, a tar file that cannot be read, and two samples of a tar file with the same key."""
     shards = shard_paths(config.path)
     samples = _Samples()
     for number, shard in enumerate(shards):
@@ -62,11 +62,11 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
                 samples.read(tar, number)
         except OSError as error:
             raise ConfigError(f"data.path: {quoted(shard, 200)} cannot be read: {error.strerror}") from error
-    samples.check_keys(shards)
     if not len(samples.names):
         reasons = list_some([*samples.fallen_out(), *(f"{reason} ({count})" for reason, count in samples.excluded.items())])
         raise ConfigError(f"data.path: {quoted(config.path, 120)} has no sample with a photograph: {reasons or 'the tar files are empty'}")
-    columns = samples.columns() | {"path": samples.names.column()}
+    path, repeated = samples.photographs(shards)
+    columns = samples.columns() | {"path": path}
     splits = split_words([Path(shard).name for shard in shards]) or split_words([Path(shard).parent.name for shard in shards])
     if splits and "split" not in columns:
         columns["split"] = with_values(Column(np.array(samples.shard, dtype=np.int32), shards), splits)
@@ -75,7 +75,7 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     if "path" not in names:
         raise ConfigError("data.image_column: the photograph of a sample is a member of its tar file; leave data.image_column=auto")
     unsplit = split_notes([Path(shard).name for shard in shards]) if not splits else []
-    notes = (counted(len(shards), "tar file"), *unsplit, *samples.fallen_out())
+    notes = (counted(len(shards), "tar file"), *unsplit, *repeated, *samples.fallen_out())
     table = Table({name: columns[name] for name in names}, excluded=samples.excluded, notes=notes)
     arrays = (np.array(samples.shard, dtype=np.int32), np.array(samples.start, dtype=np.int64), np.array(samples.length, dtype=np.int64))
     return Records(
@@ -166,13 +166,27 @@ class _Samples:
             cells.extend([""] * (len(self.names) - len(cells)))
         return {name: cells.column() for name, cells in self._cells.items()}
 
-    def check_keys(self, shards: Sequence[str]) -> None:
-        """Raise `ConfigError` if two samples have the same key. `shards`: paths of the tar files, for the message."""
-        keys = self._keys.column()
-        if len(keys.values) < len(keys.codes):
-            row = int(np.argmax(first_places(keys.codes) < np.arange(len(keys.codes))))
-            raise _repeated(keys.values[keys.codes[row]], shards[self._shard_of_key[row]])
+    def photographs(self, shards: Sequence[str]) -> tuple[Column, list[str]]:
+        """Return the names of the photographs, and lines for the user. If tar files have the same keys, as those of splits that are
+        numbered from 0, each name begins with its tar file. `shards`: paths of the tar files.
+
+        Raise `ConfigError` if a tar file has two samples with the same key."""
+        keys, names = self._keys.column(), self.names.column()
         self._keys = ColumnBuilder(str)
+        if len(keys.values) == len(keys.codes):
+            return names, []
+        shard = np.array(self._shard_of_key, dtype=np.int64)
+        again = first_places(keys.codes + shard * len(keys.values)) < np.arange(len(shard))
+        if again.any():
+            row = int(np.argmax(again))
+            raise _repeated(keys.values[keys.codes[row]], shards[shard[row]])
+        folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in shards])
+        places = [os.path.relpath(path, folder) for path in shards]
+        whole = ColumnBuilder(str)
+        for number, code in zip(self.shard, names.codes.tolist(), strict=True):
+            whole.append(f"{places[number]}/{names.values[code]}")
+        several = counted(len(keys.codes) - len(keys.values), "sample")
+        return whole.column(), [f"{several} with a key of another tar file; names of photographs begin with their tar file"]
 
     def fallen_out(self) -> list[str]:
         """Return a line of text for each kind of member that is not read, and a line about tar files that may be cut off."""
@@ -201,7 +215,7 @@ class _Samples:
                 return self.excluded.add(f"a sample with a text of more than {LONGEST_TEXT >> 20} MiB", [key])
             text = tar.read(member.start, member.size).decode("utf-8-sig", "replace")
             try:
-                cells |= dict(_flat(json.loads(text))) if suffix == "json" else {suffix: text}
+                cells |= dict(_flat(json.loads(text), self._unread)) if suffix == "json" else {suffix: text}
                 if "\\u" in text:  # a lone surrogate is not text
                     cells = {_encodable(name): _encodable(cell) for name, cell in cells.items()}
             except (ValueError, RecursionError):
@@ -227,16 +241,18 @@ class _Samples:
             cells_of.append(cell)
 
 
-def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each value of a JSON object; a value of a nested object is named OUTER.INNER. Lists are skipped.
+def _flat(value: Any, unread: Counter[str], outer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (name, text) for each value of a JSON object; a value of a nested object is named OUTER.INNER. Lists are counted in `unread`.
 
     Raise `ValueError` if `value` is not an object."""
     if not isinstance(value, dict):
         raise ValueError("not an object")
     for name, inner in value.items():
         if isinstance(inner, dict):
-            yield from _flat(inner, f"{outer}{name}.")
-        elif not isinstance(inner, list):
+            yield from _flat(inner, unread, f"{outer}{name}.")
+        elif isinstance(inner, list):
+            unread[_encodable(f"list {outer}{name} of json")] += 1
+        else:
             whole = isinstance(inner, float) and inner.is_integer() and abs(inner) < 1 << 53  # an id that was stored as a float
             yield outer + name, "" if inner is None else str(int(inner) if whole else inner)
 

@@ -18,10 +18,11 @@ SIDE = 100.0  # km, of the region
 
 class Places(NamedTuple):
     """share: share of the observations that have a place. shuffled: give each observation the place of another one, so that places tell
-    nothing about the species."""
+    nothing about the species. world: kind of the ranges."""
 
     share: float = 1.0
     shuffled: bool = False
+    world: str = "wide"
 
 
 def with_places(own: PhotographSet, manifest: Path, places: Places, seed: int, out: Path) -> Path:
@@ -30,7 +31,7 @@ def with_places(own: PhotographSet, manifest: Path, places: Places, seed: int, o
         rows = list(csv.DictReader(file))
     names, species = np.unique([row[own.finest] for row in rows], return_inverse=True)
     _, first, observation = np.unique([row[own.group or "path"] for row in rows], return_index=True, return_inverse=True)
-    world = World(len(names), seed)
+    world = World(len(names), seed, places.world)
     drawn = world.draw_places(species[first])
     if places.shuffled:
         drawn = world.draw.permutation(drawn)

@@ -83,6 +83,7 @@ GROUPS: dict[str, dict[str, Variant]] = {
     "places": {
         "no places": Variant(["data.components=[]"]),
         "places": Variant([SPATIAL], places=Places()),
+        "places, narrow ranges": Variant([SPATIAL], places=Places(world="narrow")),
         "places of a third": Variant([SPATIAL], places=Places(share=1 / 3)),
         "shuffled places": Variant([SPATIAL], places=Places(shuffled=True)),
     },
@@ -126,7 +127,11 @@ def train(study: Study, name: str, variant: Variant, seed: int, epochs: int) -> 
     is that of the normal pass."""
     names = {"finest": SETS[name].finest, "most": 1.5 * (len(SETS[name].ranks) - 1)}
     first, second = ([text.format(**names) for text in settings] for settings in (variant.settings, variant.second))
-    places = [] if variant.places is None else [f"places={variant.places.share:.2f},{variant.places.shuffled}"]
+    places = (
+        []
+        if variant.places is None
+        else [",".join([f"places={variant.places.share:.2f}", f"{variant.places.shuffled}", variant.places.world])]
+    )
 
     def work(folder: Path) -> dict[str, Measures]:
         manifest = study.manifest(name, seed)

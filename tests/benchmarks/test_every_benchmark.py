@@ -26,7 +26,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "language": "--quick --only cpu --rounds 1 --updates 2",
     "loadout": "--quick --rounds 1 --updates 2",
     "plants480": "{photos} data.group_column=null trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
-    "places": "--species 4 --observations 64 --epochs 1 --sides 100",
+    "places": "--species 4 --observations 64 --epochs 1 --sides 100 --worlds wide parks",
     "predict": "--quick",
     "prepare_many": "--quick --processes 1",
     "reporting": "--updates 20",

@@ -10,7 +10,7 @@ from typing import Any
 from linnaeus.train import loop
 from tests import runs
 
-MOST = 26  # near_place.py is one of them
+MOST = 26  # place_quantiles.py is one of them
 
 
 def test_an_update_executes_few_files(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ from linnaeus.workloads.taxonomy.metrics.sample_record import MOST_RANKS
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.models.initial_taxa import adapt_weights
-from linnaeus.workloads.taxonomy.models.near_place import fit_places
+from linnaeus.workloads.taxonomy.models.place_quantiles import fit_places
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.observations.components import PARTS, column_slices, part_columns, presence
 from linnaeus.workloads.taxonomy.observations.dataset_record import known_metadata, process_and_save_dataset_metadata

@@ -19,8 +19,8 @@ from linnaeus.workloads.base import Model
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.sharded import shard_head
-from linnaeus.workloads.taxonomy.models.near_place import COLUMNS, NearPlace
-from linnaeus.workloads.taxonomy.observations.components import column_slices
+from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS, COORDINATES, PlaceQuantiles
+from linnaeus.workloads.taxonomy.observations.components import WIDTHS, column_slices
 
 TOKEN_STD = 0.02
 
@@ -123,7 +123,7 @@ class Classifier(Model):
 class MetadataEncoder(nn.Module):
     """Encoder of metadata [B, F] and presence bool [B, M] as tokens [B, M, width], with one small MLP per component.
 
-    The MLP of SPATIAL also reads the place relative to the training photographs (`NearPlace`), which `fit_places` sets.
+    The MLP of SPATIAL also reads quantiles of the place among the training photographs (`PlaceQuantiles`), which `fit_places` sets.
 
     The token of an absent component is learned. The columns of an absent component are set to 0 before the MLP, and the output of the MLP
     is replaced by the learned token. So neither output nor gradient depends on a masked value, even if the value is NaN. Every parameter
@@ -134,7 +134,7 @@ class MetadataEncoder(nn.Module):
         self.slices = column_slices(components)
         sizes = [columns.stop - columns.start for columns in self.slices]
         self.spatial = components.index("SPATIAL") if "SPATIAL" in components else None
-        self.near = None if self.spatial is None else NearPlace()
+        self.quantiles = None if self.spatial is None else PlaceQuantiles()
         if self.spatial is not None:
             sizes[self.spatial] += COLUMNS
         layers = lambda size: (nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width))
@@ -150,21 +150,26 @@ class MetadataEncoder(nn.Module):
         for m, (encoder, columns) in enumerate(zip(self.encoders, self.slices, strict=True)):
             available = present[:, m : m + 1]
             values = meta[:, columns].masked_fill(~available, 0.0)
-            if m == self.spatial and self.near is not None:
-                values = torch.cat([values, self.near(values[:, :COLUMNS])], dim=1)
+            if m == self.spatial and self.quantiles is not None:
+                values = torch.cat([values, self.quantiles(values[:, :COORDINATES])], dim=1)
             encoded = encoder(values)
             tokens.append(torch.where(available, encoded, self.missing[m].to(encoded.dtype)))
         return torch.stack(tokens, dim=1)
 
     def completed(self, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Return the weights `state` with the inputs of `NearPlace` added, if they are those of a program until November 2026, which had
-        none. The added weights are 0, so the result of the network is the same as then.
+        """Return the weights `state` with the inputs of `PlaceQuantiles` added, if they are those of a program until November 2026, which
+        had none. The added weights are 0, so the result of the network is the same as then.
 
         `prefix`: name of this module in `state`, with a dot at its end."""
         first = f"{prefix}encoders.{self.spatial}.0.weight"
-        if self.near is None or first not in state or f"{prefix}near.centre" in state:
+        if (
+            self.quantiles is None
+            or f"{prefix}quantiles.knots" in state
+            or first not in state
+            or state[first].shape[1] != WIDTHS["SPATIAL"]
+        ):
             return dict(state)
-        buffers = {f"{prefix}near.{name}": value.clone() for name, value in self.near.state_dict().items()}
+        buffers = {f"{prefix}quantiles.{name}": value.clone() for name, value in self.quantiles.state_dict().items()}
         return {**state, first: F.pad(state[first], (0, COLUMNS)), **buffers}
 
 
@@ -219,7 +224,7 @@ class DropPath(nn.Module):
         return x * (kept / max(keep, 1e-3)) if self.scaled else x * kept
 
 
-def with_near_place(weights: InitialWeights, model: nn.Module) -> InitialWeights:
+def with_place_inputs(weights: InitialWeights, model: nn.Module) -> InitialWeights:
     """Return weights for `model`, completed by each of its metadata encoders (`MetadataEncoder.completed`)."""
     state: dict[str, Tensor] = weights.state
     for name, module in model.named_modules():

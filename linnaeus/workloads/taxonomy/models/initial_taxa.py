@@ -16,7 +16,7 @@ from linnaeus.checkpoint.weight_matching import matches_prefix, shorten
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.workloads.run_weights import folder_of
-from linnaeus.workloads.taxonomy.models.classifier import Classifier, with_near_place
+from linnaeus.workloads.taxonomy.models.classifier import Classifier, with_place_inputs
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -29,7 +29,7 @@ def adapt_weights(weights: InitialWeights, model: Classifier, tree: TaxonomyTree
     """Return the weights for `model`. Raise `ConfigError` as `check_taxa` does. `tree`: the taxa of this run. `skipped`: the prefixes in
     `run.init_skip`."""
     check_taxa(weights, tree, skipped)
-    weights, trunk = with_near_place(weights, model), model.trunk
+    weights, trunk = with_place_inputs(weights, model), model.trunk
     return resample_positions(weights, trunk.backbone, "trunk.backbone.") if isinstance(trunk, TimmBackbone) else weights
 
 

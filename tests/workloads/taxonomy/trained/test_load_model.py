@@ -161,7 +161,7 @@ def damaged(bundle: Path, target: Path, change) -> Path:
 
 
 CHANGES = {
-    "version": (lambda c: c.update(version=4), "version 4; this program reads versions 1 to 3"),
+    "version": (lambda c: c.update(version=5), "version 5; this program reads versions 1 to 4"),
     "workload": (lambda c: c.update(workload="os"), "workload='os', which this program does not have"),
     "plugin": (lambda c: c["description"].update(plugins=["antigravity"]), "needs the package antigravity"),
     "missing key": (lambda c: c["description"].pop("tta"), "damaged"),

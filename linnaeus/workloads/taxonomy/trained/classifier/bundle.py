@@ -31,7 +31,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.trained_models import own_file, own_json
 
 FORMAT, WORKLOAD = "linnaeus-model", "taxonomy"
-VERSION = 3  # 1: without center_crop; 2: without `NearPlace`; both are still read
+VERSION = 4  # 1: without center_crop; 2: without `PlaceQuantiles`; both are still read; 3: another network if it reads SPATIAL
 CONFIG, WEIGHTS, TREE, CALIBRATION = "config.json", "model.safetensors", "taxonomy.json", "calibration.json"
 PRIOR = "prior.safetensors"
 METRICS, CARD, COUNTS = "metrics.json", "README.md", "class_counts.csv"
@@ -87,7 +87,7 @@ def load_bundle(
     or workload, and for a file that is missing, cannot be read or differs from its checksum."""
     config = _config(folder)
     try:
-        if config.get("version") not in (1, 2, VERSION):
+        if config.get("version") not in range(1, VERSION + 1):
             raise ConfigError(f"it is of version {config.get('version')!r}; this program reads versions 1 to {VERSION}")
         if config.get("workload") != WORKLOAD:
             raise ConfigError(f"it is of workload={quoted(config.get('workload'))}; this needs one of workload={WORKLOAD}")

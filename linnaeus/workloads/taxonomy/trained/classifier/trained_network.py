@@ -22,7 +22,7 @@ from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.images.photographs import DETAIL
 from linnaeus.workloads.taxonomy.inputs.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.models import build_network
-from linnaeus.workloads.taxonomy.models.classifier import with_near_place
+from linnaeus.workloads.taxonomy.models.classifier import with_place_inputs
 from linnaeus.workloads.taxonomy.observations.components import WIDTHS, column_slices, part_columns
 from linnaeus.workloads.taxonomy.trained.classifier.description import Description
 from linnaeus.workloads.taxonomy.trained.classifier.photograph_inputs import Photograph, name_of, read_photograph
@@ -62,7 +62,7 @@ class TrainedNetwork:
             model = build_network(description.model, description.head, description.image_sizes, tree, inputs, pretrained=False)
         except (RuntimeError, MemoryError) as error:  # of a damaged description: sizes that no memory holds
             raise ConfigError(f"the network of {weights.source} cannot be built ({one_line(error)})") from None
-        load_all(with_near_place(weights, model), model)
+        load_all(with_place_inputs(weights, model), model)
         self.device = torch_device(device)
         self.model = model.to(self.device).eval()
         self.use_prior(prior)

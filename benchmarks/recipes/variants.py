@@ -127,16 +127,13 @@ def train(study: Study, name: str, variant: Variant, seed: int, epochs: int) -> 
     is that of the normal pass."""
     names = {"finest": SETS[name].finest, "most": 1.5 * (len(SETS[name].ranks) - 1)}
     first, second = ([text.format(**names) for text in settings] for settings in (variant.settings, variant.second))
-    places = (
-        []
-        if variant.places is None
-        else [",".join([f"places={variant.places.share:.2f}", f"{variant.places.shuffled}", variant.places.world])]
-    )
+    drawn = variant.places
+    places = [] if drawn is None else [f"places={drawn.share:.2f},{drawn.shuffled},{drawn.world}"]
 
     def work(folder: Path) -> dict[str, Measures]:
         manifest = study.manifest(name, seed)
-        if variant.places is not None:
-            manifest = with_places(SETS[name], manifest, variant.places, seed, folder / "manifest.csv")
+        if drawn is not None:
+            manifest = with_places(SETS[name], manifest, drawn, seed, folder / "manifest.csv")
         fixed = ["experiment=photos", *SETS[name].settings(manifest), *COMMON, "data.image_size=64", f"seed={seed}"]
         seconds = train_ours(folder / "first", [*fixed, *first, f"trainer.length={epochs}epochs"])
         last = folder / "first"

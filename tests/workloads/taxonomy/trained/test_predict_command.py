@@ -125,7 +125,7 @@ def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, cap
     journal.file.close()
     with pytest.raises(SystemExit) as exit_:
         predict(finished, out)
-    assert exit_.value.code == 2 and "is of another model or other photographs" in capsys.readouterr().err
+    assert exit_.value.code == 2 and "of another model or other photographs, or was begun with other options" in capsys.readouterr().err
     assert journal.path.read_bytes() == before
 
 
@@ -203,6 +203,9 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
         (["--manifest", "."], "--manifest: '.' is a folder; give a CSV or Parquet file"),
         (["--manifest", "{manifest}", "--date", "2020-01-01"], "--date has no effect with --manifest"),
         (["--manifest", "{manifest}", "--setting", "seed=1"], "--setting: seed=1 has no effect here"),
+        (["--manifest", "{manifest}", "--setting", "data.components=[SPATIAL]"], "data.components=[SPATIAL] has no effect here; give"),
+        (["--manifest", "{manifest}", "--setting", "data.path=x.csv"], "--setting: data.path=x.csv has no effect here"),
+        (["--manifest", "{manifest}", "--setting", "data.split_column=x"], "--setting: data.split_column=x has no effect here"),
         (["{photo}", "--setting", "data.date_column=x"], "has no effect without --manifest"),
         (["{photo}", "--latitude", "91", "--longitude", "0"], "latitude is 91"),
         (["{photo}", "--out", "x.txt"], "must end in .json, .csv, .parquet"),

@@ -24,6 +24,7 @@ from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import check
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import of_model
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.trained.evaluate.unfamiliar import folder_inputs, strangers, unfamiliar_rows
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import LABELS, check_settings
 
 OF_A_BUNDLE = 32  # batch size for a bundle; a run has its own
 
@@ -34,8 +35,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
     Raise `ConfigError` before any file is written: for an option without effect, for a model or manifest that cannot be read, and if a
     model has no taxon of the manifest. Raise `ConfigError` possibly after some files were written: for models without a common rank, and if
     a file cannot be written."""
-    if foreign := [text for text in options.setting or [] if not text.startswith("data.")]:
-        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+    check_settings(options.setting or [], LABELS)
     if options.output is not None and options.output.exists() and not options.output.is_dir():
         raise ConfigError(f"--output: {options.output} is not a folder; choose another one")
     if options.output is not None:

@@ -114,6 +114,26 @@ def test_the_files_name_the_test_time_augmentation(finished, tmp_path, capsys):
     assert (tmp_path / "none.json").read_text().replace('"none"', '"flip"') != (tmp_path / "flip.json").read_text()
 
 
+def test_photographs_of_another_folder_with_the_same_names_are_not_continued(tmp_path, monkeypatch):
+    """Cameras name their photographs alike: the answers of one station would be those of another."""
+    tables = [tmp_path / station / "media.csv" for station in ("a", "b")]
+    for table in tables:
+        table.parent.mkdir()
+        table.write_text("path\nIMG_0001.jpg\nIMG_0002.jpg\n")
+        (table.parent / "IMG_0001.jpg").touch()
+    a, b, again = (from_manifest(str(table), [], ()).identity() for table in (*tables, tables[0]))
+    assert a == again != b
+    found = []
+    for table in (*tables, tables[0]):
+        monkeypatch.chdir(table.parent)
+        found.append(from_paths(["IMG_0001.jpg"], {}).identity())
+    assert found[0] == found[2] != found[1]
+    monkeypatch.chdir(tmp_path)
+    absolute = from_paths([str(tables[0].parent)], {}).identity()
+    monkeypatch.chdir(tables[0].parent)
+    assert from_paths([str(tables[0].parent)], {}).identity() == absolute  # from any folder
+
+
 def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, capsys):
     out = tmp_path / "out.csv"
     journal = Journal(out, {"photographs": 3}, 8)

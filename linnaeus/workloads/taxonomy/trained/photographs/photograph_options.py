@@ -113,7 +113,7 @@ def _untrained(inputs: Inputs, components: Sequence[str], untrained: Sequence[st
     parts = [name for name in untrained if name in PARTS and PARTS[name][0] in components]
     known = {name: sum(value == value for value in getattr(inputs.metadata, name).tolist()) for name in parts}
     return [
-        f"no effect: {name} of {counted(count, 'photograph')}; no training photograph had one" for name, count in known.items() if count
+        f"no effect: {name} of {counted(count, 'photograph')}; the model was trained without it" for name, count in known.items() if count
     ]
 
 

@@ -232,6 +232,7 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
         (["{photo}", "--out", "no/folder/x.csv"], "is not a folder"),
         (["--manifest", "{manifest}", "--together", "product"], "--together product has no effect without --sequence COLUMN"),
         (["{photo}", "--tta", "both"], "argument --tta: invalid choice: 'both'"),
+        (["{photo}", "--top", "3", "--coverage", "0.9"], "--top 3 has no effect with --coverage"),
         (["{photo}", "--top", "0"], "--top is 0; it must be from 1 to 1000"),
         (["{photo}", "--out", "x.csv", "--top", "3"], "--top 3 has no effect in the format csv, which has one taxon of each rank"),
         (["{photo}", "--out", "x.parquet", "--coverage", "0.9"], "--coverage 0.9 has no effect in the format parquet"),

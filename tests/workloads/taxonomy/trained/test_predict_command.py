@@ -168,14 +168,16 @@ def test_folders_and_patterns_without_photographs_are_named(tmp_path):
     assert found.notes == (f"no photograph in '{tmp_path}/*.png'", f"no photograph in '{tmp_path}/empty'")
 
 
-def test_a_pipe_in_a_folder_is_left_out(tmp_path):
+def test_a_pipe_in_a_folder_or_of_a_pattern_is_left_out(tmp_path):
     """A read of it would wait for a writer. A link to nothing is kept, and named as a photograph that cannot be read."""
     (tmp_path / "1.jpg").touch()
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nothing.jpg")
     os.mkfifo(tmp_path / "pipe.jpg")
-    found = from_paths([str(tmp_path)], {})
-    assert found.names == [f"{tmp_path}/1.jpg", f"{tmp_path}/gone.jpg"]
-    assert found.notes == ("left out: 1 pipe in the folders",)
+    (tmp_path / "folder.jpg").mkdir()
+    for path in (tmp_path, tmp_path / "*.jpg"):
+        found = from_paths([str(path)], {})
+        assert found.names == [f"{tmp_path}/1.jpg", f"{tmp_path}/gone.jpg"]
+        assert found.notes == ("left out: 1 pipe",)
 
 
 @pytest.mark.parametrize("more", ["", "https://a.org/1.jpg\n"])

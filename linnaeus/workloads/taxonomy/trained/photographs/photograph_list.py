@@ -72,7 +72,9 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
         elif os.path.exists(path):
             chosen = [path]
         elif MAGIC & set(path):
-            chosen = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+            named = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))  # also a link to no file
+            chosen = [name for name in named if not is_pipe(name)]
+            pipes += len(named) - len(chosen)
         else:
             raise ConfigError(f"PHOTOS: {quoted(path, 200)} does not exist; give files, folders or patterns such as 'photos/*.jpg'")
         found |= dict.fromkeys(chosen)
@@ -82,7 +84,7 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     names = list(found)
     notes = [f"no photograph in {quoted(path, 200)}" for path in empty]
     notes += [f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders"] if others else []
-    notes += [f"left out: {counted(pipes, 'pipe')} in the folders"] if pipes else []
+    notes += [f"left out: {counted(pipes, 'pipe')}"] if pipes else []
     return Inputs(names, FolderFiles("", names, listed=True, present=False), metadata_of(len(names), given), tuple(notes))
 
 

@@ -296,6 +296,7 @@ def test_rows_without_an_observation_are_observations_of_their_own(finished, val
         (["{bundle}", "--manifest", "{manifest}", "--clade", "tribe"], "--clade is 'tribe', which is not a rank of the model"),
         (["{bundle}", "--manifest", "{manifest}", "--batch-size", "0"], "--batch-size is 0; it must be from 1"),
         (["{bundle}", "--manifest", "{manifest}", "--setting", "seed=1"], "--setting: seed=1 has no effect here"),
+        (["{bundle}", "--manifest", "{manifest}", "--setting", "data.image_size=64"], "data.image_size=64 has no effect here; give"),
         (["{bundle}", "--manifest", "{manifest}", "--checkpoint", "newest"], "is a bundle, which has one set of weights"),
         (["{bundle}", "--manifest", "{manifest}", "--output", "{manifest}"], "is not a folder; choose another one"),
     ],

@@ -19,8 +19,11 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.store import prepare_store, store_layout
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
+from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
+from linnaeus.workloads.taxonomy.trained.calibrate.fit import not_judged
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import group_note, matched, of_manifest, read_labels
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
+from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.probabilities.rollup import (
     NONE,
@@ -454,6 +457,34 @@ def test_taxa_that_the_model_does_not_know_are_named_and_not_used(finished, tmp_
     unknown = int(found[1])  # some species have validation photographs only
     assert 10 <= unknown <= 30
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["photographs"] <= 90 - unknown
+
+
+def test_answers_at_a_rank_without_labels_are_not_promised(finished, tmp_path, capsys):
+    """No such answer could be wrong, so that any threshold would seem to be precise enough."""
+    shutil.copytree(finished.run, tmp_path / "run")
+    rows = [row | {"path": str(finished.photograph(i)), "species": ""} for i, row in enumerate(finished.rows())]
+    with (tmp_path / "coarse.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    with pytest.raises(SystemExit) as ended:
+        calibrate_cli.main([str(tmp_path / "run"), "--manifest", str(tmp_path / "coarse.csv")])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and "no photograph has a label of rank species, so answers at this rank cannot be judged" in printed
+
+
+def test_answers_that_are_finer_than_the_labels_are_counted():
+    label = np.array([[0, -1]] * 4 + [[0, 0]] * 6)
+    evidence = Evidence(Paths(np.zeros((10, 2), dtype=int), np.full((10, 2), 0.9)), np.ones((10, 2)), label, np.ones(10))
+    found = Calibration("", 10, (1.0, 1.0), 0.95, tuple(Precision(0.9, t, t, 1.0) for t in (0.5, 0.95)), {})
+    assert not_judged(evidence, found) == ["40.0 % of the answers are finer than the labels, and count neither as right nor as wrong"]
+    assert not_judged(evidence.take(np.arange(4, 10)), found) == []
+
+
+def test_equal_names_of_unknown_taxa_are_printed_once():
+    tree, _ = TaxonomyTree.from_lineages(("family", "genus"), np.array([["A", "a"], ["B", "b"], ["C", "c"]]))
+    theirs, labels = TaxonomyTree.from_lineages(("family", "genus"), np.array([["A", "Nova"], ["B", "Nova"], ["C", "Nova"]]))
+    assert matched(theirs, labels, tree).notes == ["unknown to the model: 3 genus taxa (3 photographs): Nova"]
 
 
 def test_photographs_are_not_called_observations(finished, tmp_path, monkeypatch, capsys):

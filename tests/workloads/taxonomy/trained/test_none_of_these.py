@@ -141,9 +141,13 @@ def test_evaluate_measures_the_calibration_and_photographs_of_other_things(finis
     folder.mkdir()
     for i in range(5):
         shutil.copy(finished.photograph(i), folder / f"{i}.jpg")
+    (folder / "bad.jpg").write_bytes(b"no photograph")
+    (folder / "notes.txt").touch()
     words = ["evaluate", str(calibrated), "--manifest", str(manifest), "--output", str(tmp_path / "scores"), "--outside", str(folder)]
     assert linnaeus.__main__.main(words) == 0
     printed, content = capsys.readouterr().out, json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert "1 photograph of --outside could not be read: bad.jpg (not an image" in printed
+    assert "--outside: left out: 1 file without the suffix of a photograph" in printed
     kinds = {row["photographs of"]: row for row in content["outside"]}
     assert {"taxa of the model", "unseen species", "unseen genus", "no organism"} <= kinds.keys() and "unseen genus" in printed
     unseen = kinds["unseen genus"]  # some genera have validation photographs only

@@ -114,6 +114,26 @@ def test_the_files_name_the_test_time_augmentation(finished, tmp_path, capsys):
     assert (tmp_path / "none.json").read_text().replace('"none"', '"flip"') != (tmp_path / "flip.json").read_text()
 
 
+def test_photographs_of_another_folder_with_the_same_names_are_not_continued(tmp_path, monkeypatch):
+    """Cameras name their photographs alike: the answers of one station would be those of another."""
+    tables = [tmp_path / station / "media.csv" for station in ("a", "b")]
+    for table in tables:
+        table.parent.mkdir()
+        table.write_text("path\nIMG_0001.jpg\nIMG_0002.jpg\n")
+        (table.parent / "IMG_0001.jpg").touch()
+    a, b, again = (from_manifest(str(table), [], ()).identity() for table in (*tables, tables[0]))
+    assert a == again != b
+    found = []
+    for table in (*tables, tables[0]):
+        monkeypatch.chdir(table.parent)
+        found.append(from_paths(["IMG_0001.jpg"], {}).identity())
+    assert found[0] == found[2] != found[1]
+    monkeypatch.chdir(tmp_path)
+    absolute = from_paths([str(tables[0].parent)], {}).identity()
+    monkeypatch.chdir(tables[0].parent)
+    assert from_paths([str(tables[0].parent)], {}).identity() == absolute  # from any folder
+
+
 def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, capsys):
     out = tmp_path / "out.csv"
     journal = Journal(out, {"photographs": 3}, 8)
@@ -125,7 +145,7 @@ def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, cap
     journal.file.close()
     with pytest.raises(SystemExit) as exit_:
         predict(finished, out)
-    assert exit_.value.code == 2 and "is of another model or other photographs" in capsys.readouterr().err
+    assert exit_.value.code == 2 and "of another model or other photographs, or was begun with other options" in capsys.readouterr().err
     assert journal.path.read_bytes() == before
 
 
@@ -148,14 +168,16 @@ def test_folders_and_patterns_without_photographs_are_named(tmp_path):
     assert found.notes == (f"no photograph in '{tmp_path}/*.png'", f"no photograph in '{tmp_path}/empty'")
 
 
-def test_a_pipe_in_a_folder_is_left_out(tmp_path):
+def test_a_pipe_in_a_folder_or_of_a_pattern_is_left_out(tmp_path):
     """A read of it would wait for a writer. A link to nothing is kept, and named as a photograph that cannot be read."""
     (tmp_path / "1.jpg").touch()
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nothing.jpg")
     os.mkfifo(tmp_path / "pipe.jpg")
-    found = from_paths([str(tmp_path)], {})
-    assert found.names == [f"{tmp_path}/1.jpg", f"{tmp_path}/gone.jpg"]
-    assert found.notes == ("left out: 1 pipe in the folders",)
+    (tmp_path / "folder.jpg").mkdir()
+    for path in (tmp_path, tmp_path / "*.jpg"):
+        found = from_paths([str(path)], {})
+        assert found.names == [f"{tmp_path}/1.jpg", f"{tmp_path}/gone.jpg"]
+        assert found.notes == ("left out: 1 pipe",)
 
 
 @pytest.mark.parametrize("more", ["", "https://a.org/1.jpg\n"])
@@ -203,12 +225,16 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
         (["--manifest", "."], "--manifest: '.' is a folder; give a CSV or Parquet file"),
         (["--manifest", "{manifest}", "--date", "2020-01-01"], "--date has no effect with --manifest"),
         (["--manifest", "{manifest}", "--setting", "seed=1"], "--setting: seed=1 has no effect here"),
+        (["--manifest", "{manifest}", "--setting", "data.components=[SPATIAL]"], "data.components=[SPATIAL] has no effect here; give"),
+        (["--manifest", "{manifest}", "--setting", "data.path=x.csv"], "--setting: data.path=x.csv has no effect here"),
+        (["--manifest", "{manifest}", "--setting", "data.split_column=x"], "--setting: data.split_column=x has no effect here"),
         (["{photo}", "--setting", "data.date_column=x"], "has no effect without --manifest"),
         (["{photo}", "--latitude", "91", "--longitude", "0"], "latitude is 91"),
         (["{photo}", "--out", "x.txt"], "must end in .json, .csv, .parquet"),
         (["{photo}", "--out", "no/folder/x.csv"], "is not a folder"),
         (["--manifest", "{manifest}", "--together", "product"], "--together product has no effect without --sequence COLUMN"),
         (["{photo}", "--tta", "both"], "argument --tta: invalid choice: 'both'"),
+        (["{photo}", "--top", "3", "--coverage", "0.9"], "--top 3 has no effect with --coverage"),
         (["{photo}", "--top", "0"], "--top is 0; it must be from 1 to 1000"),
         (["{photo}", "--out", "x.csv", "--top", "3"], "--top 3 has no effect in the format csv, which has one taxon of each rank"),
         (["{photo}", "--out", "x.parquet", "--coverage", "0.9"], "--coverage 0.9 has no effect in the format parquet"),

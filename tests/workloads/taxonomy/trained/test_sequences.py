@@ -69,7 +69,7 @@ def manifest(finished) -> Path:
 def predict(finished, manifest: Path, out: Path, *more: str) -> int:
     words = [str(finished.bundle), "--manifest", str(manifest), "--threads", "1", "--batch-size", "7"]
     words += [] if "--sequence" in more else ["--sequence", "burst"]
-    return predict_cli.main([*words, "--setting", "data.max_bad_fraction=1", "--out", str(out), *more])
+    return predict_cli.main([*words, "--out", str(out), *more])
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_the_answer_is_the_normalised_mean_or_product(finished, manifest, tmp_pa
     rows = {row["sequence"]: row for row in content["predictions"]}
     assert len(rows) == 12 and rows["lost"]["error"] and [*rows["b3"]["unreadable"]] == [rows["b3"]["photographs"][0]]
     singles = tmp_path / "single.json"
-    words = ["--manifest", str(manifest), "--setting", "data.max_bad_fraction=1", "--out", str(singles), "--top", "1000"]
+    words = ["--manifest", str(manifest), "--out", str(singles), "--top", "1000"]
     assert predict_cli.main([str(finished.bundle), *words]) == 0
     alone = [row for row in json.loads(singles.read_text())["predictions"]]
     for name, row in rows.items():
@@ -140,6 +140,27 @@ def test_a_sequence_may_be_a_column_that_the_format_copies(finished, manifest, t
     assert predict(finished, other, tmp_path / "out.csv", "--format", "darwin_core", "--sequence", "occurrence_id") == 0
     with (tmp_path / "out.csv").open(newline="") as file:
         assert [row["occurrenceID"] for row in csv.DictReader(file)] == list(dict.fromkeys(row["burst"] for row in rows))
+
+
+def test_every_occurrence_of_a_sequence_has_an_identification(finished, manifest, tmp_path):
+    """A row with the first occurrence alone would leave the others of an individual without one."""
+    rows = list(csv.DictReader(manifest.open(newline="")))
+    for i, row in enumerate(rows):
+        row["occurrenceID"] = "" if i == 11 else f"o{i // 2}"
+    other = manifest.with_name("several_occurrences.csv")
+    with other.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    assert predict(finished, other, tmp_path / "out.csv", "--format", "darwin_core") == 0
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert sorted((row["occurrenceID"], row["associatedMedia"].count(" | ")) for row in found) == sorted(
+        (occurrence, sum(row["burst"] == burst for row in rows) - 1)
+        for burst, occurrence in {(row["burst"], row["occurrenceID"]) for row in rows}
+        if occurrence
+    )
+    assert len({row["identificationID"] for row in found}) == len(found) > 12
 
 
 def test_a_column_with_exactly_the_name_is_used(tmp_path):

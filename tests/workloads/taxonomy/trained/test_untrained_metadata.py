@@ -62,7 +62,7 @@ def test_predictions_and_validation_do_not_read_it(run: Path, finished: Finished
 
 
 def test_a_line_names_what_has_no_effect(run: Path, finished: Finished, capsys: pytest.CaptureFixture):
-    no_effect = "no effect: {} of {}; no training photograph had one"
+    no_effect = "no effect: {} of {}; the model was trained without it"
     given = ["--latitude", "52.1", "--longitude", "4.3", "--uncertainty", "30", "--elevation", "5", "--date", "2026-05-01"]
     assert predict_cli.main([str(run), str(finished.photograph(1)), *given]) == 0
     printed = capsys.readouterr().out

@@ -60,7 +60,7 @@ class Journal:
             found, started = {}, ""
         if found == identity:
             return started
-        reason = "is of another model or other photographs; finish that command"
+        reason = "is of another model or other photographs, or was begun with other options; finish that command"
         if isinstance(found, dict) and {**found, "batch": identity["batch"]} == identity:
             reason = f"was begun with --batch-size {found['batch']}; give that number"
         raise ConfigError(f"--out: {self.path} {reason}, or remove the file")

@@ -21,6 +21,7 @@ from linnaeus.config.model_options import add_model, add_model_options
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import refuse_read_only, to_json, write_atomic
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import LABELS, check_settings
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import TrainedClassifier
@@ -56,6 +57,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         raise ConfigError("--split has no effect with --manifest; leave it out")
     if options.setting and not options.manifest:
         raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
+    check_settings(options.setting, LABELS)
     return options
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linnaeus.errors import counted
+from linnaeus.errors import ConfigError, counted
 from linnaeus.reporting.terminal.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.images.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations.components import encode
@@ -19,7 +19,7 @@ from linnaeus.workloads.taxonomy.trained.classifier.trained_classifier import Tr
 from linnaeus.workloads.taxonomy.trained.probabilities.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.probabilities.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import familiarity
-from linnaeus.workloads.taxonomy.trained.probabilities.rollup import Paths, confident_paths
+from linnaeus.workloads.taxonomy.trained.probabilities.rollup import NONE, UNKNOWN, Paths, answer_ranks, confident_paths, outcomes
 
 BATCH = 32  # photographs per forward pass
 WORKSPACE = 1 << 27  # most log-probabilities in memory while temperatures are fitted: 0.5 GB
@@ -28,20 +28,34 @@ WORKSPACE = 1 << 27  # most log-probabilities in memory while temperatures are f
 def fit(
     model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float, kept: float
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """Return the calibration fitted on labelled photographs, and lines of text about the prior and about photographs that could not be
-    read.
+    """Return the calibration fitted on labelled photographs, and lines of text about the prior, about photographs that could not be read,
+    and about answers that are not judged.
 
     `precisions`, `confidence` and `kept`: as in `fit_thresholds`."""
     known = np.flatnonzero(~data.unknown & (data.labels >= 0).any(axis=1))
     group = None if data.group is None else data.group[known]
     data = data.take(known[one_of_each(group, len(known))])
+    unlabelled = [rank for rank, column in zip(model.tree.ranks, data.labels.T, strict=True) if not (column >= 0).any()]
+    if unlabelled and len(data):
+        raise ConfigError(f"no photograph has a label of rank {unlabelled[-1]}, so answers at this rank cannot be judged; give such labels")
     tuning = is_tuning(len(data))
     weighed = _choose_floor(model, data.take(np.flatnonzero(tuning))) if model.prior is not None else []
     temperature = _temperatures(model, data.take(np.flatnonzero(tuning)))
     evidence, read = _evidence(model, data, temperature)
     notes = (*weighed, *((f"{counted(int((~read).sum()), 'photograph')} could not be read",) if not read.all() else ()))
     usable, digest = evidence.take(np.flatnonzero(read)), model.weights.digest
-    return fit_thresholds(usable, tuning[read], digest, temperature, precisions, confidence, kept), notes
+    found = fit_thresholds(usable, tuning[read], digest, temperature, precisions, confidence, kept)
+    return found, (*notes, *not_judged(usable, found))
+
+
+def not_judged(evidence: Evidence, found: Calibration) -> list[str]:
+    """Return a line about answers that are finer than the label of their photograph, so that they may be right or wrong; [] without such
+    answers."""
+    paths, judged = evidence.answered(found.familiar or 0.0), outcomes(evidence.paths, evidence.label)
+    ranks = [answer_ranks(paths, one.threshold) for one in found.precisions]
+    shares = [float((judged[rank != NONE, rank[rank != NONE]] == UNKNOWN).mean()) for rank in ranks if (rank != NONE).any()]
+    most = 100 * max(shares, default=0.0)
+    return [f"{most:.1f} % of the answers are finer than the labels, and count neither as right nor as wrong"] if most else []
 
 
 def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:

@@ -178,8 +178,8 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
         missing = (own >= 0) & (out[:, r] < 0)
         unknown[:, r] = missing
         if missing.any():
-            taxa = [shorten(theirs.names[theirs.rank_index(rank)][c]) for c in np.unique(own[missing])[:3]]
-            count = len(np.unique(own[missing]))
+            names, lost = theirs.names[theirs.rank_index(rank)], np.unique(own[missing])
+            count, taxa = len(lost), [shorten(name) for name in [*dict.fromkeys(names[c] for c in lost)][:3]]
             photographs = counted(int(missing.sum()), "photograph")
             notes.append(f"unknown to the model: {counted(count, f'{rank} taxon')} ({photographs}): {', '.join(taxa)}")
     if not (out >= 0).any():

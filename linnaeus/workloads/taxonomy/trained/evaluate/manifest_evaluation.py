@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import check
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import of_model
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.trained.evaluate.unfamiliar import folder_inputs, strangers, unfamiliar_rows
+from linnaeus.workloads.taxonomy.trained.photographs.photograph_options import LABELS, check_settings
 
 OF_A_BUNDLE = 32  # batch size for a bundle; a run has its own
 
@@ -34,8 +36,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
     Raise `ConfigError` before any file is written: for an option without effect, for a model or manifest that cannot be read, and if a
     model has no taxon of the manifest. Raise `ConfigError` possibly after some files were written: for models without a common rank, and if
     a file cannot be written."""
-    if foreign := [text for text in options.setting or [] if not text.startswith("data.")]:
-        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+    check_settings(options.setting or [], LABELS)
     if options.output is not None and options.output.exists() and not options.output.is_dir():
         raise ConfigError(f"--output: {options.output} is not a folder; choose another one")
     if options.output is not None:
@@ -54,12 +55,15 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         for path, model, own in zip(paths, models, settings, strict=True)
     ]
     lines = [*rows.notes, *(f"intervals: {note}" for note in group_note(rows, options.by))]
+    lines += [] if others is None else [f"--outside: {note}" for note in others.notes]
     files: list[str] = []
     for number, one in enumerate(measured, 1):
         parts = [part_row(one, rows, part) for part in find_parts(one, rows, options.clade, options.by)]
-        unfamiliar = unfamiliar_rows(one, rows, None if others is None else strangers(one.model, others, settings[number - 1]))
-        tables = Tables(parts, *of_model(one, rows.group), unfamiliar)
-        lines += ["", *_head(one, rows, paths[number - 1]), *restricted[number - 1][1], "", *model_lines(one, tables)]
+        outside = None if others is None else strangers(one.model, others, settings[number - 1])
+        tables = Tables(parts, *of_model(one, rows.group), unfamiliar_rows(one, rows, outside))
+        bad = [] if outside is None else [(os.path.relpath(name, options.outside), reason) for name, reason in outside.unreadable]
+        lines += ["", *_head(one, rows, paths[number - 1]), *_not_read(bad, " of --outside")]
+        lines += [*restricted[number - 1][1], "", *model_lines(one, tables)]
         if options.output is not None:
             folder = options.output / f"model-{number}" if len(measured) > 1 else options.output
             files += write_model(folder, options.manifest, rows, one, tables)
@@ -92,15 +96,18 @@ def _head(measured: Measured, rows: LabelRows, path: Path) -> list[str]:
     """Return the first lines about the model in `path`: name, number of scored photographs, which photographs and metrics are left out and
     why, and how many are training photographs."""
     lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {counted(int(measured.table.real.sum()), 'photograph')}"]
-    lines += [*_training_notes(path, rows), *measured.labels.notes]
-    if bad := unreadable(measured, rows):
-        reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)
-        lines.append(f"{counted(len(bad), 'photograph')} could not be read: {reasons}")
+    lines += [*_training_notes(path, rows), *measured.labels.notes, *_not_read(unreadable(measured, rows))]
     if measured.model.description.head.nulls != "ignore" and measured.labels.unscored.any():
         lines.append("null_recall and null_precision are left out, since a taxon that is not scored is not a null label")
     if measured.training_counts is None:
         lines.append("no metrics by training photographs: the bundle was exported without class_counts.csv; export it again")
     return lines
+
+
+def _not_read(bad: Sequence[tuple[str, str]], of: str = "") -> list[str]:
+    """Return a line about the photographs that could not be read, (name, reason) of each; [] without any. `of`: added to "photographs"."""
+    reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)
+    return [f"{counted(len(bad), 'photograph')}{of} could not be read: {reasons}"] if bad else []
 
 
 def _training_notes(path: Path, rows: LabelRows) -> list[str]:

@@ -20,11 +20,11 @@ from linnaeus.workloads.taxonomy.trained.probabilities.familiarity import auroc
 
 
 class Strangers(NamedTuple):
-    """Results for photographs without organisms: the familiarity of the M readable photographs, and the number of unreadable
-    photographs."""
+    """Results for photographs without organisms: the familiarity of the M readable photographs, and (name, reason) of each unreadable
+    photograph."""
 
     familiarity: np.ndarray  # float [M]
-    unreadable: int
+    unreadable: list[tuple[str, str]]
 
 
 def folder_inputs(folder: str) -> Inputs:
@@ -37,12 +37,12 @@ def folder_inputs(folder: str) -> Inputs:
 
 def strangers(model: TrainedClassifier, inputs: Inputs, settings: Settings) -> Strangers:
     """Return the familiarity of the photographs in `inputs`, which show no organism and have no metadata."""
-    found: list[np.ndarray] = []
+    found, unreadable = [np.zeros(0)], list[tuple[str, str]]()
     for read in read_batches(model, inputs, settings.batch_size, settings.threads, "evaluating"):
+        unreadable += [(name, error) for name, error in zip(read.names, read.errors, strict=True) if error is not None]
         if read.good:
             found.append(model.scored(read.images, *encode(read.metadata, model.components)).familiarity)
-    values = np.concatenate(found) if found else np.zeros(0)
-    return Strangers(values, len(inputs) - len(values))
+    return Strangers(np.concatenate(found), unreadable)
 
 
 def unfamiliar_rows(measured: Measured, rows: LabelRows, others: Strangers | None) -> list[dict[str, Any]]:

@@ -37,14 +37,16 @@ class Inputs:
     metadata: Metadata
     notes: tuple[str, ...] = ()
     columns: Mapping[str, Column] = field(default_factory=dict)  # name in `copied` of `from_manifest` -> column of the manifest
+    place: str = ""  # folder or archive at which relative names begin; "": the current folder
 
     def __len__(self) -> int:
         return len(self.names)
 
     def identity(self) -> dict[str, Any]:
-        """Return a dict with the number of photographs and a hash of their names, metadata and copied columns, by which a `Journal`
+        """Return a dict with the number of photographs and a hash of their paths, metadata and copied columns, by which a `Journal`
         recognises them."""
-        found = hashlib.sha256("\0".join(self.names).encode("utf-8", "surrogateescape"))
+        place = "" if all(map(os.path.isabs, self.names)) else os.path.abspath(self.place)
+        found = hashlib.sha256("\0".join([*self.names, place]).encode("utf-8", "surrogateescape"))
         for values in vars(self.metadata).values():
             found.update(values.tobytes())
         for column in self.columns.values():
@@ -70,7 +72,9 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
         elif os.path.exists(path):
             chosen = [path]
         elif MAGIC & set(path):
-            chosen = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+            named = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))  # also a link to no file
+            chosen = [name for name in named if not is_pipe(name)]
+            pipes += len(named) - len(chosen)
         else:
             raise ConfigError(f"PHOTOS: {quoted(path, 200)} does not exist; give files, folders or patterns such as 'photos/*.jpg'")
         found |= dict.fromkeys(chosen)
@@ -80,7 +84,7 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     names = list(found)
     notes = [f"no photograph in {quoted(path, 200)}" for path in empty]
     notes += [f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders"] if others else []
-    notes += [f"left out: {counted(pipes, 'pipe')} in the folders"] if pipes else []
+    notes += [f"left out: {counted(pipes, 'pipe')}"] if pipes else []
     return Inputs(names, FolderFiles("", names, listed=True, present=False), metadata_of(len(names), given), tuple(notes))
 
 
@@ -93,7 +97,7 @@ def from_run(run: Path, split: str, components: Sequence[str]) -> Inputs:
     files = getattr(source.images, "files", None)
     if not isinstance(files, ImageFiles):
         raise ConfigError(f"--split={split}: the photographs of {run} are not files; give PHOTOS or --manifest FILE")
-    return Inputs(source.ids[rows].tolist(), files.take(rows), source.metadata.take(rows), (f"the {split} rows of {run}",))
+    return Inputs(source.ids[rows].tolist(), files.take(rows), source.metadata.take(rows), (f"the {split} rows of {run}",), place=str(run))
 
 
 def from_manifest(
@@ -132,4 +136,4 @@ def from_manifest(
         *chosen,
     ]
     others = {name: table.columns[column] for name, column in found.items()}
-    return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others)
+    return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others, records.place)

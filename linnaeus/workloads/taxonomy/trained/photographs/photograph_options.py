@@ -22,6 +22,13 @@ OF_ALL = {  # option -> its meaning
     "elevation": "metres above the sea",
 }
 
+ROWS = (  # settings of a manifest that every command reads
+    *("root", "image_column", "latitude_column", "longitude_column", "uncertainty_column", "keep_zero_coordinates"),
+    *("date_column", "date_format", "time_column", "elevation_column", "elevation_missing"),
+)
+SPLITS = ("split_column", "split_file", "split_dates")  # with --split
+LABELS = ("rank_columns", "taxonomy", "taxon_column", "group_column", "max_bad_fraction")  # of commands that read labels
+
 COMPONENT = {"elevation": "ELEVATION", "date": "TEMPORAL", "time": "TEMPORAL"}  # option -> metadata component; SPATIAL for the others
 
 
@@ -51,8 +58,16 @@ def check_photographs(options: argparse.Namespace) -> None:
         refuse_metadata(options, f"{'--manifest' if options.manifest else '--split'}, whose rows have their own")
     if options.setting and not options.manifest:
         raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
-    if foreign := [text for text in options.setting if not text.startswith("data.")]:
-        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+    check_settings(options.setting, SPLITS if options.split else ())
+
+
+def check_settings(settings: Sequence[str], more: Sequence[str]) -> None:
+    """Raise `ConfigError` for a value of --setting that the command does not read. `more`: keys that it reads beside `ROWS`."""
+    keys = (*ROWS, *more)
+    for text in settings:
+        group, _, rest = text.partition("=")[0].partition(".")
+        if group != "data" or rest.partition(".")[0] not in keys:
+            raise ConfigError(f"--setting: {text} has no effect here; give data.KEY=VALUE with a KEY of {', '.join(keys)}")
 
 
 def refuse_metadata(options: argparse.Namespace, reason: str) -> None:
@@ -98,7 +113,7 @@ def _untrained(inputs: Inputs, components: Sequence[str], untrained: Sequence[st
     parts = [name for name in untrained if name in PARTS and PARTS[name][0] in components]
     known = {name: sum(value == value for value in getattr(inputs.metadata, name).tolist()) for name in parts}
     return [
-        f"no effect: {name} of {counted(count, 'photograph')}; no training photograph had one" for name, count in known.items() if count
+        f"no effect: {name} of {counted(count, 'photograph')}; the model was trained without it" for name, count in known.items() if count
     ]
 
 

@@ -3,7 +3,7 @@
 - `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per photograph ("medium") or,
   with --sequence, per sequence ("event"). The manifest must be the package's table of media.
 - `darwin_core`: rows of the Identification extension of Darwin Core (https://rs.gbif.org/extension/dwc/identification.xml), one per
-  photograph or sequence, linked to occurrences by the column `occurrenceID` if the manifest has this column.
+  photograph, or per occurrence of a sequence, linked to occurrences by the column `occurrenceID` if the manifest has this column.
 """
 
 from __future__ import annotations
@@ -118,16 +118,22 @@ def write_darwin_core(path: Path, answered: Answered) -> None:
     """Write the predictions to `path` as Darwin Core identifications.
 
     For a photograph that could not be read, the taxon is empty and `identificationRemarks` has the reason."""
-    _write_table(path, IDENTIFICATIONS, (_identification(answered, number, row) for number, row in enumerate(answered.rows)))
+    found = ((number, row, one) for number, row in enumerate(answered.rows) for one in _occurrences(answered, number))
+    _write_table(path, IDENTIFICATIONS, (_identification(answered, *each) for each in found))
 
 
-def _identification(answered: Answered, number: int, row: Row) -> dict[str, Any]:
-    identity = "\0".join(
-        [answered.head["sha256"], answered.started, str(number), row["photograph"].encode("utf-8", "backslashreplace").decode()]
-    )
+def _occurrences(answered: Answered, number: int) -> list[str]:
+    """Return the distinct occurrenceIDs of the photographs of row `number`; [""] if they have none."""
+    ids = dict.fromkeys(answered.cell("occurrenceID", one) for one in answered.photographs(number))
+    return [one for one in ids if one] or [""]
+
+
+def _identification(answered: Answered, number: int, row: Row, occurrence: str) -> dict[str, Any]:
+    photograph = row["photograph"].encode("utf-8", "backslashreplace").decode()
+    identity = "\0".join([answered.head["sha256"], answered.started, str(number), photograph, occurrence])
     start = {
         "identificationID": f"urn:uuid:{uuid.uuid5(NAMESPACE, identity)}",
-        "occurrenceID": answered.cell("occurrenceID", answered.photographs(number)[0]),
+        "occurrenceID": occurrence,
         "associatedMedia": " | ".join(row.get("photographs", [row["photograph"]])),
     }
     if "error" in row:

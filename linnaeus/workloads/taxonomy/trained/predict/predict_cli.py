@@ -78,6 +78,8 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("top", "coverage"):
         if (value := getattr(options, name)) is not None and options.out and not FORMATS[options.format].lists:
             raise ConfigError(f"--{name} {value} has no effect in the format {options.format}, which has one taxon of each rank; use json")
+    if options.top is not None and options.coverage is not None:
+        raise ConfigError(f"--top {options.top} has no effect with --coverage, whose sets have as many taxa as they need; leave it out")
     check_ranges(options, {"top": (1, 1000)})
     if options.together and not options.sequence:
         raise ConfigError(f"--together {options.together} has no effect without --sequence COLUMN; leave it out")

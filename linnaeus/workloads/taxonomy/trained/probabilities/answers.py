@@ -156,6 +156,10 @@ def _best(probability: np.ndarray, count: int) -> np.ndarray:
         return np.empty((len(probability), 0), dtype=np.int64)
     if count < probability.shape[1] // 2:
         chosen = np.sort(np.argpartition(-probability, count - 1, axis=1)[:, :count], axis=1)
+        least = np.take_along_axis(probability, chosen, axis=1).min(axis=1, keepdims=True)
+        for row in np.flatnonzero((probability >= least).sum(axis=1) > count):  # `argpartition` takes any of equal probabilities
+            above, equal = (np.flatnonzero(found) for found in (probability[row] > least[row], probability[row] == least[row]))
+            chosen[row] = np.sort(np.append(above, equal[: count - len(above)]))
     else:
         chosen = np.broadcast_to(np.arange(probability.shape[1]), probability.shape)
     order = np.argsort(-np.take_along_axis(probability, chosen, axis=1), axis=1, kind="stable")[:, :count]

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -145,6 +146,20 @@ def test_a_change_that_alters_updates_is_refused_unless_allowed() -> None:
     run.start()
     run.release()
     assert not RunDirectory(config(**named, trainer__length="20epochs")).altered  # an allowed change becomes the configuration of the run
+
+
+@pytest.mark.parametrize(
+    ("allow", "hint"),
+    [
+        (["trainer.lenght"], "trainer.lenght, which is not a key; did you mean trainer.length?"),
+        (["seed", "lenght", "nothing"], "lenght, nothing, which is not a key; did you mean trainer.length?"),
+        (["optimiser"], "optimiser, which is not a key; did you mean optimizer?"),
+        (["optimizer.qqq"], "optimizer.qqq, which is not a key; `linnaeus --help-keys` lists all keys"),
+    ],
+)
+def test_an_unknown_name_in_run_allow_is_refused_with_the_most_similar_one(allow: list[str], hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"run.allow contains {hint}")):
+        RunDirectory(config(run__allow=allow))
 
 
 def test_another_choice_of_a_group_is_reported_as_the_group() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.config.choices import AUTO, FOUND_AT_START, with_values
 from linnaeus.config.environment import hide
+from linnaeus.config.messages import similar_key
 from linnaeus.config.wandb_agent import agent_run
 from linnaeus.errors import ConfigError
 from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
@@ -220,7 +221,9 @@ class RunDirectory:
         known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
         unknown = [name for name in self.config["run"]["allow"] if not any(covers([name], key) for key in known)]
         if unknown:
-            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `linnaeus --help-keys` lists all keys")
+            close = similar_key(unknown[0], known)
+            hint = f"did you mean {close}?" if close else "`linnaeus --help-keys` lists all keys"
+            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; {hint}")
 
     def _check_warm_start(self, difference: Difference) -> None:
         """Raise `ConfigError` if `difference` contains a key of the warm start although the run has a checkpoint, which is read instead."""

@@ -68,9 +68,11 @@ def metric_of(sweep: SweepConfig, config: Config) -> Metric:
 def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
     """Return the metric of the first trial, as the metric by which all `trials` are compared.
 
-    Raise `ConfigError` if the metric is minimised in some trials and maximised in others."""
+    `val/...` and `val_ema/...` count as the same metric. Raise `ConfigError` if the metric differs between trials, or is minimised in some
+    trials and maximised in others."""
     metrics = [metric_of(sweep, trial.config) for trial in trials]
-    other = next((metric for metric in metrics if metric.mode != metrics[0].mode), None)
+    compared = [(metric.mode, metric.name.replace("val_ema", "val", 1)) for metric in metrics]
+    other = next((metric for metric, own in zip(metrics, compared, strict=True) if own != compared[0]), None)
     if other is not None:
         raise ConfigError(f"trials cannot be compared by both {metrics[0].name} and {other.name}; choose one with sweep.metric")
     return metrics[0]

@@ -20,7 +20,7 @@ from linnaeus.sweep.picture import sweep_picture
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial import make_trial
-from linnaeus.sweep.trial_results import Metric, TrialResult, finished_result, metric_of
+from linnaeus.sweep.trial_results import Metric, TrialResult, common_metric, finished_result, metric_of
 from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_name
 from tests.runs import ROOT, VECTORS
 
@@ -142,6 +142,21 @@ def test_metric_and_mode():
     assert metric_of(config.sweep, config) == Metric("val/species/top1", "max", True)
     assert metric_of(dataclasses.replace(config.sweep, metric="val/loss"), config) == Metric("val/loss", "min", False)
     assert metric_of(dataclasses.replace(config.sweep, metric="val/loss", mode="max"), config).mode == "max"
+
+
+def test_trials_are_compared_by_one_metric():
+    def swept(*typed):
+        parsed_request = request(*typed)
+        (p,) = parsed_request.parameters
+        return parsed_request.sweep, [make_trial(parsed_request, 1, {p.key: v}, check_directory=False) for v in p.choices]
+
+    averaged = common_metric(*swept("trainer.ema_decay=null,0.9"))
+    assert averaged == Metric("val/loss", "min", True)
+    for second in ("val/genus/top1", "val/loss"):
+        typed = f"schedule.best_monitor=val/species/top1,{second}"
+        with pytest.raises(ConfigError, match=f"by both val/species/top1 and {second}; choose one with sweep.metric"):
+            common_metric(*swept(typed))
+        assert common_metric(*swept(typed, "sweep.metric=val/loss")) == Metric("val/loss", "min", False)
 
 
 @pytest.mark.parametrize("prefix, decay", [("val", "null"), ("val_ema", "0.9")])

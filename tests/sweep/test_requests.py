@@ -135,6 +135,7 @@ def test_the_name_of_a_sweep_depends_on_its_values_and_not_on_its_launcher():
     assert name() == name("sweep.parallel=4", "launch=torchrun", "logger.console=quiet", "sweep.metric=val/x")
     assert len({name(), name("optimizer.lr=1e-2"), name("optimizer.lr=1e-2,1e-3")}) == 3
     assert name("sweep.name=mine") == "mine"
+    assert name("plan=true") == name() + "-plan" and name("sweep.name=mine", "plan=true") == "mine-plan"
 
 
 def test_metric_and_mode():

@@ -256,8 +256,12 @@ def test_finished_depends_on_the_summary_and_the_changes() -> None:
         (run.path / "summary.json").write_text(json.dumps({"status": status}))
         assert RunDirectory(config(run__name="x")).finished is finished
     (run.path / "summary.json").write_text(json.dumps({"status": "finished"}))
+    assert "add trainer.length=... run.allow=[trainer.length]" in RunDirectory(config(run__name="x")).finished_message()
     longer = config(run__name="x", trainer__length="20epochs", run__allow=["trainer.length"])
     assert not RunDirectory(longer).finished
+    (run.path / "summary.json").write_text(json.dumps({"status": "stopped_early", "stop_reason": "val/loss has not improved"}))
+    line = RunDirectory(config(run__name="x")).finished_message()  # a longer run would stop at once, for the same reason
+    assert "stopped early (val/loss has not improved)" in line and "run.allow=[schedule.early_stop]" in line
 
 
 def ended(path: Path, step: int, **final: float) -> None:

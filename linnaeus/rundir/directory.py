@@ -35,7 +35,7 @@ from linnaeus.rundir.saved_run import contains_results, read_configuration, read
 
 APPENDED = ("lock", "train*.log", "*.jsonl")  # patterns of the files that a run appends to; it replaces all others
 Broadcast = Callable[[Any], Any]
-_SHARED = ("path", "is_new", "kept", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
+_SHARED = ("path", "is_new", "kept", "changes", "altered", "missing", "run_id", "launch", "_ended", "_stop_reason")  # broadcast by rank 0
 
 
 class RunDirectory:
@@ -76,7 +76,7 @@ class RunDirectory:
         self.record: dict[str, Any] = {}
         self.saved_record: dict[str, Any] = {}
         self.altered = False
-        self._ended = False
+        self._ended, self._stop_reason = False, ""
         self.run_id = ""
         self.launch = 0
         self._lock: RunLock | None = None
@@ -123,6 +123,9 @@ class RunDirectory:
 
     def finished_message(self) -> str:
         """Return the line that is printed if a finished run is started again."""
+        if self._stop_reason:
+            longer = f"{self.path} stopped early ({self._stop_reason}); for a longer run change schedule.early_stop and add"
+            return f"{longer} run.allow=[schedule.early_stop], for another one run.name=..."
         return f"{self.path} is finished; for a longer run add trainer.length=... run.allow=[trainer.length], for another one run.name=..."
 
     def start_messages(self) -> list[str]:
@@ -168,7 +171,8 @@ class RunDirectory:
         _check_resume(run["resume"], self.checkpoints)
         refuse_links(self.path, APPENDED)
         self.is_new = not exists(self.path / CONFIG) and not contains_results(self.path)
-        self._ended = not self.is_new and read_summary(self.path).get("status") in ENDED
+        summary = {} if self.is_new else read_summary(self.path)
+        self._ended, self._stop_reason = summary.get("status") in ENDED, summary.get("stop_reason") or ""
         if self.is_new:
             self._check_allow()
             return

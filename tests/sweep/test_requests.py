@@ -12,6 +12,7 @@ from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.precedence import parsed
 from linnaeus.errors import ConfigError
+from linnaeus.launch.launcher import SEE_ABOVE
 from linnaeus.reporting.results import write_summary
 from linnaeus.rundir import RunDirectory
 from linnaeus.sweep.optuna_study import import_optuna
@@ -20,7 +21,7 @@ from linnaeus.sweep.picture import sweep_picture
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial import make_trial
-from linnaeus.sweep.trial_results import Metric, TrialResult, common_metric, finished_result, metric_of
+from linnaeus.sweep.trial_results import Metric, TrialResult, common_metric, finished_result, last_error, metric_of
 from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_name
 from tests.runs import ROOT, VECTORS
 
@@ -170,6 +171,20 @@ def test_the_metric_and_columns_of_a_trial_that_validates_averaged_weights(tmp_p
     write_summary(trial.directory / "summary.json", "finished", 5, best={}, final=final, timings={})
     result = finished_result(trial, parsed_request.sweep)
     assert result.value == 0.5 and result.columns == {"val/species/top1": 0.25}
+
+
+def test_the_error_of_a_trial_under_torchrun_is_that_of_its_process(tmp_path):
+    log, of_torchrun = tmp_path / "trial-01.log", f"error: process rank 0 failed with exit status 1; {SEE_ABOVE}"
+    log.write_text("error: of an earlier start\n")
+    start = log.stat().st_size
+    for lines, found in (
+        ([], None),
+        (["step 1", "step 2"], "step 2"),
+        (["step 1", of_torchrun], of_torchrun),
+        (["error: 2 updates skipped", "step 2 is saved", of_torchrun], "error: 2 updates skipped"),
+    ):
+        log.write_text("error: of an earlier start\n" + "".join(f"{line}\n" for line in lines))
+        assert last_error(log, start) == found
 
 
 def test_the_table_and_the_picture_of_measured_trials(tmp_path):

@@ -20,7 +20,7 @@ from linnaeus.sweep.parameters import Interval, read_parameter
 from linnaeus.sweep.picture import sweep_picture
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
-from linnaeus.sweep.trial import make_trial
+from linnaeus.sweep.trial import make_trial, short_value
 from linnaeus.sweep.trial_results import Metric, TrialResult, common_metric, finished_result, last_error, metric_of
 from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_name
 from tests.runs import ROOT, VECTORS
@@ -171,6 +171,12 @@ def test_the_metric_and_columns_of_a_trial_that_validates_averaged_weights(tmp_p
     write_summary(trial.directory / "summary.json", "finished", 5, best={}, final=final, timings={})
     result = finished_result(trial, parsed_request.sweep)
     assert result.value == 0.5 and result.columns == {"val/species/top1": 0.25}
+
+
+def test_values_in_tables():
+    """`8049e72219` is a name; as a number it is infinite."""
+    texts = {"1700000001": "1700000001", "-123456789": "-123456789", "0.0123456789": "0.01235", "8049e72219": "8049e72219", "1e-3": "1e-3"}
+    assert {text: short_value(text) for text in texts} == texts
 
 
 def test_the_error_of_a_trial_under_torchrun_is_that_of_its_process(tmp_path):

@@ -69,6 +69,8 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
     try:
         config = run_config(overrides, request.config_dir)
         accumulation_steps(config, request.launch.world_size)  # refused here, before a process is started
+        if config.plan and request.launch.name == "slurm":  # it would wait for a job of the run, which Ctrl-C would then stop
+            raise ConfigError("plan=true submits no SLURM job; leave out launch=slurm and its keys, or add launch=process")
         more = []
         if config.launch.name != "process":  # the experiment's file selects a launcher, which only the parent uses
             surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)

@@ -117,6 +117,14 @@ def test_the_launcher_of_an_experiment_is_used_by_the_parent_alone(tmp_path):
     assert single.overrides == ["experiment=mine", "launch=process", "~launch.processes"] and single.directory.name == "mine"
 
 
+@pytest.mark.parametrize(("seed", "multirun"), [("seed=1", False), ("seed=1,2", True)])
+def test_a_plan_is_not_a_slurm_job(seed, multirun):
+    parsed_request = request("launch=slurm", "plan=true", seed, multirun=multirun)
+    values = {p.key: "1" for p in parsed_request.parameters}
+    with pytest.raises(ConfigError, match=r"plan=true submits no SLURM job; leave out launch=slurm"):
+        make_trial(parsed_request, int(multirun), values, check_directory=False)
+
+
 def test_a_sweep_can_repeat_a_saved_run(tmp_path):
     run = RunDirectory(dataclasses.asdict(compose([f"run.root={tmp_path}", "run.name=saved", "trainer.length=7steps"])))
     run.start()

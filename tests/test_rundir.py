@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -147,6 +148,20 @@ def test_a_change_that_alters_updates_is_refused_unless_allowed() -> None:
     assert not RunDirectory(config(**named, trainer__length="20epochs")).altered  # an allowed change becomes the configuration of the run
 
 
+@pytest.mark.parametrize(
+    ("allow", "hint"),
+    [
+        (["trainer.lenght"], "trainer.lenght, which is not a key; did you mean trainer.length?"),
+        (["seed", "lenght", "nothing"], "lenght, nothing, which is not a key; did you mean trainer.length?"),
+        (["optimiser"], "optimiser, which is not a key; did you mean optimizer?"),
+        (["optimizer.qqq"], "optimizer.qqq, which is not a key; `linnaeus --help-keys` lists all keys"),
+    ],
+)
+def test_an_unknown_name_in_run_allow_is_refused_with_the_most_similar_one(allow: list[str], hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"run.allow contains {hint}")):
+        RunDirectory(config(run__allow=allow))
+
+
 def test_another_choice_of_a_group_is_reported_as_the_group() -> None:
     named = {"run__name": "mine"}
     started(config(**named))
@@ -241,8 +256,12 @@ def test_finished_depends_on_the_summary_and_the_changes() -> None:
         (run.path / "summary.json").write_text(json.dumps({"status": status}))
         assert RunDirectory(config(run__name="x")).finished is finished
     (run.path / "summary.json").write_text(json.dumps({"status": "finished"}))
+    assert "add trainer.length=... run.allow=[trainer.length]" in RunDirectory(config(run__name="x")).finished_message()
     longer = config(run__name="x", trainer__length="20epochs", run__allow=["trainer.length"])
     assert not RunDirectory(longer).finished
+    (run.path / "summary.json").write_text(json.dumps({"status": "stopped_early", "stop_reason": "val/loss has not improved"}))
+    line = RunDirectory(config(run__name="x")).finished_message()  # a longer run would stop at once, for the same reason
+    assert "stopped early (val/loss has not improved)" in line and "run.allow=[schedule.early_stop]" in line
 
 
 def ended(path: Path, step: int, **final: float) -> None:

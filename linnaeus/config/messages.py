@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -226,18 +226,30 @@ def nearest_key(key: str, config: Config) -> str:
     if owners:
         return f"choose {' or '.join(owners)} for it"
     known = {row[0]: row[1] for row in describe(config)}
-    parent, _, last = key.rpartition(".")
-    siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
+    parent, siblings = key.rpartition(".")[0], _siblings(key, known)
     of_a_group = group in {k.partition(".")[0] for k in known}
     if known.get(parent, "").startswith(("dict", "mapping")) or (parent not in known and of_a_group and not siblings):
         return f"`linnaeus --cfg job --package {parent}` without this setting shows which there are"
     if parent in known:
         return f"{parent} is not a group"
-    close = difflib.get_close_matches(last, siblings, 1, 0.7)
+    if close := similar_key(key, known):
+        return f"did you mean {close}?"
+    return f"the keys there are {', '.join(sorted(siblings))}" if siblings and parent else "`linnaeus --help-keys` lists every key"
+
+
+def similar_key(key: str, known: Iterable[str]) -> str | None:
+    """Return the key or group most similar to the unknown `key`, by its last name: in the same group, otherwise anywhere. Return None if
+    none is similar. `known`: dotted names of all keys."""
+    parent, dot, last = key.rpartition(".")
+    close = difflib.get_close_matches(last, _siblings(key, known), 1, 0.7)
     if close:
-        return f"did you mean {parent}.{close[0]}?" if parent else f"did you mean {close[0]}?"
+        return parent + dot + close[0]
     elsewhere = {k.rpartition(".")[2]: k for k in reversed(list(known))}
     close = difflib.get_close_matches(last, elsewhere, 1, 0.8)
-    if close:
-        return f"did you mean {elsewhere[close[0]]}?"
-    return f"the keys there are {', '.join(sorted(siblings))}" if siblings and parent else "`linnaeus --help-keys` lists every key"
+    return elsewhere[close[0]] if close else None
+
+
+def _siblings(key: str, known: Iterable[str]) -> set[str]:
+    """Return the names in the group of `key`, without the group. `known`: dotted names of all keys."""
+    parent = key.rpartition(".")[0]
+    return {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}

@@ -30,6 +30,8 @@ def atomic_file(path: Path | str) -> Iterator[BinaryIO]:
 
     If the block or a write raises, `path` is unchanged and the temporary file is deleted: on a full disk it would take up space."""
     path = Path(path)
+    if not path.name:  # "." or "/"
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
     file = open(temporary, "wb", opener=no_follow)  # noqa: SIM115 (closed in the block below)
     try:

@@ -14,6 +14,7 @@ from linnaeus.config.load import CONF
 # its modules `config` and `data` hide a user's own.
 PROGRAM = ["-m", "linnaeus"] if CONF.parent == Path(__file__).resolve().parents[1] else [str(CONF.parent / "main.py")]
 EXIT_FINISHED, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 75  # of a run; 2: a mistake in the command; 75: saved and stopped
+SEE_ABOVE = "its own lines are above"  # end of the line of `torchrun.py` after a failed process rank
 POLL_SECONDS = 0.1  # between two polls of all running jobs
 
 

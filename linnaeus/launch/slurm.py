@@ -79,7 +79,8 @@ class SlurmLauncher:
             raise ConfigError(f"launch=slurm: SLURM does not answer ({self._query_error}); start on a login node of the cluster, or later")
         number = next((number for number, entry in self._queue.items() if entry.name == name), None)
         if number is not None:
-            log.info("%s: SLURM job %s of an earlier command continues; its output is in %s", job.directory, number, log_path(job))
+            text = "%s: SLURM job %s of an earlier command continues, with the settings of that command; its output is in %s"
+            log.info(text, job.directory, number, log_path(job))
             (slurm_directory(job.directory) / STOP_FILE).unlink(missing_ok=True)
         else:
             number = self._submit(job)

@@ -54,13 +54,13 @@ class RunInJob:
         is_first = int(os.environ.get("SLURM_PROCID", "0")) == 0
         if is_first:
             (self.slurm_directory / END_FILE).unlink(missing_ok=True)
-        launches = launch_count(self.directory)
+        launches, step = launch_count(self.directory), self._newest_step()
         code, received = self._run()
         if not is_first:
             return EXIT_FINISHED  # the status of the job is that of the first task
         status, reason = settled_status(code, self.directory, launches, bool(received)), ""
         if status == EXIT_INTERRUPTED and PREEMPTED not in received and not (self.slurm_directory / STOP_FILE).exists():
-            status, reason = self._requeue()
+            status, reason = self._requeue(step)
         if status == EXIT_FAILED and reason:
             with open(self.log, "a", opener=no_follow) as log:
                 log.write(f"error: {reason}\n")
@@ -106,11 +106,17 @@ class RunInJob:
             time.sleep(0.2)
         return child.returncode, received
 
-    def _requeue(self) -> tuple[int, str]:
-        """Requeue the job and exit this process. If the job cannot or should not be requeued, return (an exit status, the reason)."""
+    def _newest_step(self) -> int:
+        """Return the step of the newest checkpoint; 0 without a checkpoint."""
+        return max((step for step, _ in list_checkpoints(self.directory / "checkpoints")), default=0)
+
+    def _requeue(self, first_step: int) -> tuple[int, str]:
+        """Requeue the job and exit this process. If the job cannot or should not be requeued, return (an exit status, the reason).
+
+        `first_step`: step of the newest checkpoint when this start began; it counts only for the first start of the job."""
         path = self.slurm_directory / REQUEUE_FILE
-        before = read_json(path) or {"requeues": 0, "step": -1, "without_progress": 0}
-        step = max((step for step, _ in list_checkpoints(self.directory / "checkpoints")), default=0)
+        before = read_json(path) or {"requeues": 0, "step": first_step, "without_progress": 0}
+        step = self._newest_step()
         idle = before["without_progress"] + 1 if step <= before["step"] else 0
         if idle >= MAX_STARTS_WITHOUT_CHECKPOINT:
             return EXIT_FAILED, f"no checkpoint was written in {idle} starts in a row; set a longer launch.time or launch.signal_before"

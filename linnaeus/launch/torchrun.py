@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, signal_name
+from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, SEE_ABOVE, signal_name
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
             return first.exitcode
         name = signal_name(128 - first.exitcode) if first.exitcode < 0 else None
         reason = f"was killed by {name}" if name else f"failed with exit status {first.exitcode}"
-        print(f"error: process rank {rank} {reason}; its own lines are above", file=sys.stderr, flush=True)
+        print(f"error: process rank {rank} {reason}; {SEE_ABOVE}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except SignalException as received:
         return 128 + int(received.sigval)

@@ -21,6 +21,7 @@ from typing import Any
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.config.choices import AUTO, FOUND_AT_START, with_values
 from linnaeus.config.environment import hide
+from linnaeus.config.messages import similar_key
 from linnaeus.config.wandb_agent import agent_run
 from linnaeus.errors import ConfigError
 from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
@@ -34,7 +35,7 @@ from linnaeus.rundir.saved_run import contains_results, read_configuration, read
 
 APPENDED = ("lock", "train*.log", "*.jsonl")  # patterns of the files that a run appends to; it replaces all others
 Broadcast = Callable[[Any], Any]
-_SHARED = ("path", "is_new", "kept", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
+_SHARED = ("path", "is_new", "kept", "changes", "altered", "missing", "run_id", "launch", "_ended", "_stop_reason")  # broadcast by rank 0
 
 
 class RunDirectory:
@@ -75,7 +76,7 @@ class RunDirectory:
         self.record: dict[str, Any] = {}
         self.saved_record: dict[str, Any] = {}
         self.altered = False
-        self._ended = False
+        self._ended, self._stop_reason = False, ""
         self.run_id = ""
         self.launch = 0
         self._lock: RunLock | None = None
@@ -122,6 +123,9 @@ class RunDirectory:
 
     def finished_message(self) -> str:
         """Return the line that is printed if a finished run is started again."""
+        if self._stop_reason:
+            longer = f"{self.path} stopped early ({self._stop_reason}); for a longer run change schedule.early_stop and add"
+            return f"{longer} run.allow=[schedule.early_stop], for another one run.name=..."
         return f"{self.path} is finished; for a longer run add trainer.length=... run.allow=[trainer.length], for another one run.name=..."
 
     def start_messages(self) -> list[str]:
@@ -167,7 +171,8 @@ class RunDirectory:
         _check_resume(run["resume"], self.checkpoints)
         refuse_links(self.path, APPENDED)
         self.is_new = not exists(self.path / CONFIG) and not contains_results(self.path)
-        self._ended = not self.is_new and read_summary(self.path).get("status") in ENDED
+        summary = {} if self.is_new else read_summary(self.path)
+        self._ended, self._stop_reason = summary.get("status") in ENDED, summary.get("stop_reason") or ""
         if self.is_new:
             self._check_allow()
             return
@@ -220,7 +225,9 @@ class RunDirectory:
         known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
         unknown = [name for name in self.config["run"]["allow"] if not any(covers([name], key) for key in known)]
         if unknown:
-            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `linnaeus --help-keys` lists all keys")
+            close = similar_key(unknown[0], known)
+            hint = f"did you mean {close}?" if close else "`linnaeus --help-keys` lists all keys"
+            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; {hint}")
 
     def _check_warm_start(self, difference: Difference) -> None:
         """Raise `ConfigError` if `difference` contains a key of the warm start although the run has a checkpoint, which is read instead."""

@@ -5,7 +5,6 @@ field cannot be called `from`, so `run.from` is not in the schema; `config.schem
 
 import dataclasses
 import itertools
-import logging
 import re
 import shlex
 from collections.abc import Sequence
@@ -17,14 +16,12 @@ from linnaeus.config.command_line import setting_text
 from linnaeus.config.environment import plain_tree, saved_tree
 from linnaeus.config.load import chosen_experiment, compose_tree, group_files
 from linnaeus.config.messages import nearest_key
-from linnaeus.config.precedence import as_hydra_takes, check_mappings, empty_given_whole, is_entry, parsed
+from linnaeus.config.precedence import as_hydra_takes, check_mappings, empty_given_whole, is_entry, note, parsed
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config, variants_of
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.rundir.identity import config_difference, run_path
 from linnaeus.rundir.saved_config import fill_defaults
-
-log = logging.getLogger("linnaeus")
 
 Tree = dict[str, Any]
 _FROM = re.compile(r"\s*\+{0,2}run\.from\s*=(.*)", re.DOTALL)
@@ -142,13 +139,13 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
     if path in file.resolve().parents:
         raise ConfigError(f"run.from: {given} would repeat the run in its own directory {path}; choose another run.name")
     if names:
-        log.warning("run.from: %s is of an earlier version; keys set to their defaults: %s", file, ", ".join(names))
+        note(f"run.from: {file} is of an earlier version; keys set to their defaults: {', '.join(names)}")
     first = file.parent / "launches" / "1" / "config.yaml"
     changed = _changed_between_starts(first, file)
     for line in changed:
-        log.warning("run.from: %s was resumed with another setting; the last one is used from the start: %s", file, line)
+        note(f"run.from: {file} was resumed with another setting; the last one is used from the start: {line}")
     if changed:
-        log.warning("run.from: this run is not a repetition of that one; run.from=%s repeats it with its first settings", first)
+        note(f"run.from: this run is not a repetition of that one; run.from={first} repeats it with its first settings")
     return tree
 
 

@@ -9,6 +9,7 @@ disk has cut off an append, and after a kill during an append the next start wai
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
@@ -51,6 +52,11 @@ class OptunaStudy(TrialSource):
             if saved and saved.get(key) != header[key]:
                 raise ConfigError(f"sweep.name: that study has {key} {saved.get(key)}, not {header[key]}; choose another sweep.name")
         self._saved = saved.get("trials", [])
+        if self._saved:
+            before = Path(self._saved[0]["directory"])
+            now = make_trial(self.request, 1, self._saved[0]["values"], check_directory=False).directory
+            if before.parts[-2:] != now.parts[-2:]:  # `run.root` may be another one
+                raise ConfigError(f"sweep.name: trial 1 of that study is {before}, not {now}: settings differ; choose another sweep.name")
 
     def next(self) -> Trial | None:
         number = len(self.trials) + 1

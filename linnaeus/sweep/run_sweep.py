@@ -60,7 +60,7 @@ def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
     for column in files.unknown_columns():
         log.warning("sweep.columns: no trial has %s; the names are in `final` and `timings` of a summary.json", column)
     if runner.is_recorded:
-        log.info("%s: table.txt,%s trials.csv, sweep.svg", files.directory, " means.txt," * bool(means))
+        log.info("%s: %s", files.directory, ", ".join(files.written()))
     else:
         log.error("%s cannot be written; the same command writes its files", files.directory)
     statuses = [result.status for result in source.results.values()]

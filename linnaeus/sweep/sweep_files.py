@@ -78,6 +78,10 @@ class SweepFiles:
             else:
                 (self.directory / name).unlink(missing_ok=True)
 
+    def written(self) -> list[str]:
+        """Return the names of the files with results that exist."""
+        return [name for name in ("table.txt", "means.txt", "trials.csv", "sweep.svg") if (self.directory / name).exists()]
+
     def rows(self) -> str:
         """Return the text of trials.csv."""
         text = io.StringIO()

@@ -1,6 +1,7 @@
 """Compose and check one trial, a run of a sweep, before any trial starts."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,12 +46,15 @@ class Trial:
 
 
 def short_value(value: str) -> str:
-    """Return `value` as text for tables. A number with more than 8 characters is rounded to four digits."""
+    """Return `value` as text for tables. A number with more than 8 characters that is not an integer is rounded to four digits.
+
+    An integer, such as a seed, is not rounded: two of them would look the same."""
     try:
         number = float(value)
     except ValueError:
         return value
-    return value if len(value) <= 8 else f"{number:.4g}"
+    is_short = len(value) <= 8 or value.removeprefix("-").isdecimal() or not math.isfinite(number)
+    return value if is_short else f"{number:.4g}"
 
 
 def make_trial(request: Request, number: int, values: Mapping[str, str], *, check_directory: bool = True) -> Trial:
@@ -65,6 +69,8 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
     try:
         config = run_config(overrides, request.config_dir)
         accumulation_steps(config, request.launch.world_size)  # refused here, before a process is started
+        if config.plan and request.launch.name == "slurm":  # it would wait for a job of the run, which Ctrl-C would then stop
+            raise ConfigError("plan=true submits no SLURM job; leave out launch=slurm and its keys, or add launch=process")
         more = []
         if config.launch.name != "process":  # the experiment's file selects a launcher, which only the parent uses
             surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)

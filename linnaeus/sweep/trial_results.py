@@ -10,7 +10,7 @@ from typing import Any
 from linnaeus.config.monitors import direction, measured_name, nearest_metric
 from linnaeus.config.schema import Config, SweepConfig
 from linnaeus.errors import ConfigError
-from linnaeus.launch.launcher import EXIT_FINISHED, EXIT_INTERRUPTED, signal_name
+from linnaeus.launch.launcher import EXIT_FINISHED, EXIT_INTERRUPTED, SEE_ABOVE, signal_name
 from linnaeus.rundir.finished_run import ENDED, read_summary
 from linnaeus.sweep.trial import Trial
 
@@ -68,9 +68,11 @@ def metric_of(sweep: SweepConfig, config: Config) -> Metric:
 def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
     """Return the metric of the first trial, as the metric by which all `trials` are compared.
 
-    Raise `ConfigError` if the metric is minimised in some trials and maximised in others."""
+    `val/...` and `val_ema/...` count as the same metric. Raise `ConfigError` if the metric differs between trials, or is minimised in some
+    trials and maximised in others."""
     metrics = [metric_of(sweep, trial.config) for trial in trials]
-    other = next((metric for metric in metrics if metric.mode != metrics[0].mode), None)
+    compared = [(metric.mode, metric.name.replace("val_ema", "val", 1)) for metric in metrics]
+    other = next((metric for metric, own in zip(metrics, compared, strict=True) if own != compared[0]), None)
     if other is not None:
         raise ConfigError(f"trials cannot be compared by both {metrics[0].name} and {other.name}; choose one with sweep.metric")
     return metrics[0]
@@ -115,13 +117,14 @@ def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
 
 
 def last_error(log: Path, start: int) -> str | None:
-    """Return the last line after byte `start` of `log` that looks like an error. Without such a line, return the last line; without any
-    line, None."""
+    """Return the last line after byte `start` of `log` that looks like an error. A line of torchrun that refers to such a line counts only
+    if it is the only one. Without such a line, return the last line; without any line, None."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - TAIL))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return None
-    errors = [line for line in lines if _ERROR.match(line)] or lines
-    return errors[-1] if errors else None
+    errors = [line for line in lines if _ERROR.match(line)]
+    own = [line for line in errors if not line.endswith(SEE_ABOVE)]
+    return next((found[-1] for found in (own, errors, lines) if found), None)

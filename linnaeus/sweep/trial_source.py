@@ -116,9 +116,10 @@ def sweep_name(request: Request, first: Trial) -> str:
     """Return the name of the sweep's directory: `sweep.name`, or by default ten hexadecimal digits of a hash.
 
     The hash depends on the swept values and on the settings that change optimizer updates, so the same sweep has the same name with any
-    launcher."""
+    launcher. With `plan=true` the name ends in `-plan`, so that the files of a sweep that has been trained stay."""
+    end = "-plan" if first.config.plan else ""
     if request.sweep.name is not None:
-        return request.sweep.name
+        return request.sweep.name + end
     content: dict[str, Any] = {
         "parameters": [[p.setting, p.text] for p in request.parameters],
         "first": update_hash(saved_tree(first.config)),
@@ -128,4 +129,4 @@ def sweep_name(request: Request, first: Trial) -> str:
     }
     if request.sweep.method == "optuna":  # the proposals of Optuna depend on these too
         content["study"] = [request.sweep.seed, request.sweep.metric, request.sweep.mode]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:10]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:10] + end

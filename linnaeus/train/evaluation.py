@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from linnaeus.train.state import Training
 
 
+ONLY_TRAINING = ("optimizer", "lr_scheduler", "run", "logger", "launch", "sweep", "plan", "profile")  # keys and groups read only by it
+
+
 class Variant(NamedTuple):
     """Image size and test-time augmentation (tta) of one evaluation, as typed on the command line. A field is None to use the value of the
     run."""
@@ -62,10 +65,14 @@ def evaluate(
     """Evaluate the model of the run directory `run` with each of `variants`, and write the results. Return the lines to print.
 
     `split`: "validation" or "test". `checkpoint`: "best", "newest" or a step. `overrides`: further settings KEY=VALUE. `output`: folder for
-    the results; None: in the run directory. Raise `ConfigError`, before anything is written, if `run` is not a run directory, or if the
-    data, settings or checkpoint do not fit the run."""
+    the results; None: in the run directory. Raise `ConfigError`, before anything is written, if `run` is not a run directory, if the data,
+    settings or checkpoint do not fit the run, or if a setting has no effect."""
     from linnaeus.checkpoint.initial_weights import read_initial_weights
+    from linnaeus.config.precedence import typed
+    from linnaeus.rundir.identity import covers
 
+    if idle := [key for key in typed(overrides) if covers(ONLY_TRAINING, key)]:
+        raise ConfigError(f"{idle[0]} has no effect on an evaluation; leave it out")
     if not (run / "config.yaml").is_file():
         raise ConfigError(
             f"RUN: {run} is not a run directory: it has no config.yaml; give one, such as outputs/biota/1a2b3c, or --manifest"

@@ -243,6 +243,7 @@ def log_changes(t: Training) -> None:
     old_size = directory.record.get("train_size")  # empty in a new directory
     if t.context.is_master and (directory.altered or old_size not in (None, t.workload.train_size)):
         sizes, step = (t.workload.train_size, t.workload.components), t.progress.global_step
-        text = describe_changes(directory.previous, t.config, *sizes, step, old_size, t.ops.resolved.probabilities)
+        probabilities, tasks = t.ops.resolved.probabilities, len(t.workload.tasks)
+        text = describe_changes(directory.previous, t.config, *sizes, step, old_size, probabilities, tasks)
         log.info(text)
         directory.write_launch_file("moved.txt", text)

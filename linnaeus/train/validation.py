@@ -17,7 +17,7 @@ import torch
 from linnaeus.config.contracts import class_name
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import ValidationBatches, validation_part
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.metrics.streaming import SAMPLES, Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
 from linnaeus.schedule.length import validation_batch_size
@@ -129,7 +129,7 @@ def apply_results(t: Training, results: dict[str, float]) -> None:
     t.run.stop(t.ops.should_stop_early(t.progress.global_step, results=results))
     monitored = results.get(schedule.early_stop.monitor)
     if t.early_stopping is not None and monitored is not None and t.early_stopping.check(monitored):
-        t.run.stop(f"{schedule.early_stop.monitor} has not improved for {t.early_stopping.counter} validations")
+        t.run.stop(f"{schedule.early_stop.monitor} has not improved for {counted(t.early_stopping.counter, 'validation')}")
     if t.config.debug.dump_metrics:
         t.output.dump_metrics(t.progress.global_step, t.tracker.dump_metrics_state())
 

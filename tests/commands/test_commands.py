@@ -146,6 +146,10 @@ def test_report_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path)])
     assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1
+    for folder in (".", str(tmp_path)):
+        with pytest.raises(SystemExit):
+            main(["report", str(runs.run_path(config)), "--output", folder])
+        assert capsys.readouterr().err == f"error: {folder} cannot be written (Is a directory); choose another file with --output\n"
 
 
 def test_a_page_is_broken_between_words_on_a_terminal_only(monkeypatch, capsys):

@@ -209,9 +209,10 @@ def test_a_repetition_never_enters_the_directory_of_the_other(tmp_path: Path) ->
 def test_settings_for_resuming_are_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = save(tmp_path, "run.name=a", "trainer.length=2epochs")
     save(tmp_path, "run.name=a", "trainer.length=3epochs", "run.allow=[trainer.length]")
-    config = compose([f"run.from={run}", "run.name=b"])
-    assert (config.trainer.length, config.run.allow) == ("3epochs", [])
-    assert 'the last one is used from the start: trainer.length: "2epochs" -> "3epochs"' in caplog.text
+    for name in ("b", "b-1"):  # as a sweep composes its trials
+        config = compose([f"run.from={run}", f"run.name={name}"])
+        assert (config.trainer.length, config.run.allow) == ("3epochs", [])
+    assert caplog.text.count('the last one is used from the start: trainer.length: "2epochs" -> "3epochs"') == 1
     advised = re.search(r"run\.from=(\S+) repeats it with its first settings", caplog.text)
     assert advised and compose([f"run.from={advised[1]}", "run.name=first"]).trainer.length == "2epochs"
     refusing = save(tmp_path, "run.name=c", "run.resume=never")

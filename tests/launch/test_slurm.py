@@ -144,10 +144,12 @@ def test_a_job_is_requeued_or_ends_with_a_reason(job_program, kind, file, max_re
 
 
 def test_after_three_starts_without_a_checkpoint_the_job_fails(job_program):
-    starts = [job_program.status_after("stuck", signal.SIGUSR2) for _ in range(4)]
+    starts = [job_program.status_after(kind, signal.SIGUSR2) for kind in ("saves", "stuck", "stuck", "stuck")]
     assert starts == [75, 75, 75, 1] and job_program.requeues() == 3
     assert job_program.ended()[1].startswith("no checkpoint was written in 3 starts in a row")
     assert (job_program.run / "log").read_text().startswith("error: no checkpoint was written")
+    (job_program.run / "slurm/requeues.json").unlink()  # a new job, which continues the run
+    assert [job_program.status_after("stuck", signal.SIGUSR2) for _ in range(3)] == [75, 75, 1]
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,13 @@ def test_another_scheduler_changes_the_learning_rates() -> None:
     assert found["at step 75 (75%)"] == ("0.01", "0.1, before plateau reductions")
 
 
+def test_gradients_of_a_single_task_are_not_compared() -> None:
+    """In the printed schedule of such a run the event never occurs."""
+    old, new = (make_config({"length": length}, conflict=("10%",)) for length in ("10epochs", "20epochs"))
+    assert rows(changes(old, new, 55, tasks=2))["conflict"] == ("5: 60, 70 ... 100", "8: 60, 80 ... 200")
+    assert "conflict" in unchanged(changes(old, new, 55, tasks=1))
+
+
 def test_components_missing_from_the_data_now() -> None:
     old = make_config(partial_combinations=[["ELEVATION"]])
     assert rows(changes(old, make_config({"length": "20epochs"}), 5))["total steps"] == ("100", "200")

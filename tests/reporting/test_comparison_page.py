@@ -61,6 +61,13 @@ def test_seeds_are_folded_and_only_differing_keys_are_shown(six: list[RunFiles])
     assert compared.main_metric == "val/species/top1"
 
 
+def test_a_key_that_does_not_change_updates_does_not_divide_the_seeds(six: list[RunFiles]) -> None:
+    for run, (key, value) in zip(six, {"max_time": "1h", "num_workers": 2, "timeout": "9min", "threads": 1}.items(), strict=False):
+        (run.path / "config.yaml").write_text(json.dumps({**run.config, "trainer": {key: value}, "schedule": {"keep_last": value}}))
+    compared = Compared([RunFiles(run.path) for run in six])
+    assert [len(group.runs) for group in compared.groups] == [2, 2, 2] and compared.differing == ["seed", "head.name"]
+
+
 def test_differences_are_paired_by_sample_over_groups(six: list[RunFiles]) -> None:
     """Compare the interval with that of a bootstrap of whole groups of the mean difference over seeds."""
     first, _, deep = Compared(six).groups

@@ -93,6 +93,17 @@ def test_events_beyond_the_run_are_noted() -> None:
     assert unreached(resolve()) == []
 
 
+def test_an_early_limit_of_steps_and_changes_of_the_learning_rate_beyond_it_are_noted() -> None:
+    step, wsd = StepConfig("step", "0steps", ["20%", "60%"], 0.1), WSDConfig("wsd", "0steps", "1epochs", "linear", 0.0)
+    assert unreached(resolve(scheduler=step, early_stop={"max_steps": 61})) == []
+    assert unreached(resolve(scheduler=step, early_stop={"max_steps": 60})) == [
+        "lr_scheduler: step 60 (x 0.1) is not before the last step 60"
+    ]
+    notes = unreached(resolve(scheduler=wsd, early_stop={"max_steps": 60}))
+    assert notes == ["lr_scheduler: step 90 (decay begins) is not before the last step 60"]
+    assert unreached(resolve(early_stop={"max_steps": 400})) == ["schedule.early_stop.max_steps=400 has no effect: the run has 100 steps"]
+
+
 def test_a_mixing_level_replaced_in_the_epoch_of_its_start_is_noted() -> None:
     levels = [{"from": f"{step}steps", "level": level} for step, level in ((0, "species"), (31, "genus"), (39, "family"), (40, "order"))]
     resolved = resolve(mixup_group_level=levels)

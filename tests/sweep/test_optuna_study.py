@@ -3,6 +3,7 @@
 import functools
 import json
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -53,7 +54,7 @@ class Replayed:
 
     def __init__(self, monkeypatch, parallel: int, **settings: int) -> None:
         def make_trial(_, number, values, **__):
-            return SimpleNamespace(number=number, values=values, config=CONFIG())
+            return SimpleNamespace(number=number, values=values, config=CONFIG(), directory=Path("outputs/biota/one"))
 
         monkeypatch.setattr(optuna_study, "make_trial", make_trial)
         more = [f"sweep.{key}={value}" for key, value in settings.items()]
@@ -71,7 +72,8 @@ class Replayed:
                 running.append(trial)
                 continue
             if not running:
-                rows = [{"values": t.values, "after": after, "status": "running"} for t, after in zip(study.trials, study.after)]
+                ends = {"status": "running", "directory": "elsewhere/biota/one"}
+                rows = [{"values": t.values, "after": after, **ends} for t, after in zip(study.trials, study.after)]
                 return {**header, "trials": rows}
             ended = running.pop(draw.randrange(len(running)))
             loss = sum(float(value) for value in ended.values.values()) + shift
@@ -106,6 +108,9 @@ def test_other_results_and_another_study_are_refused(monkeypatch):
         replayed.run(order=0, before=before)
     with pytest.raises(ConfigError, match=r"that study has seed 0, not 1"):
         Replayed(monkeypatch, 1, seed=1).run(order=0, before=before)
+    before["trials"][0]["directory"] = "outputs/biota/other"  # the name of a run depends on all its settings
+    with pytest.raises(ConfigError, match="trial 1 of that study is outputs/biota/other, not outputs/biota/one: settings differ"):
+        replayed.run(order=0, before=before)
 
 
 def test_an_invalid_value_is_refused_before_the_first_proposal():

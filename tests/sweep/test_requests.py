@@ -12,6 +12,7 @@ from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.precedence import parsed
 from linnaeus.errors import ConfigError
+from linnaeus.launch.launcher import SEE_ABOVE
 from linnaeus.reporting.results import write_summary
 from linnaeus.rundir import RunDirectory
 from linnaeus.sweep.optuna_study import import_optuna
@@ -19,8 +20,8 @@ from linnaeus.sweep.parameters import Interval, read_parameter
 from linnaeus.sweep.picture import sweep_picture
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
-from linnaeus.sweep.trial import make_trial
-from linnaeus.sweep.trial_results import Metric, TrialResult, finished_result, metric_of
+from linnaeus.sweep.trial import make_trial, short_value
+from linnaeus.sweep.trial_results import Metric, TrialResult, common_metric, finished_result, last_error, metric_of
 from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_name
 from tests.runs import ROOT, VECTORS
 
@@ -116,6 +117,14 @@ def test_the_launcher_of_an_experiment_is_used_by_the_parent_alone(tmp_path):
     assert single.overrides == ["experiment=mine", "launch=process", "~launch.processes"] and single.directory.name == "mine"
 
 
+@pytest.mark.parametrize(("seed", "multirun"), [("seed=1", False), ("seed=1,2", True)])
+def test_a_plan_is_not_a_slurm_job(seed, multirun):
+    parsed_request = request("launch=slurm", "plan=true", seed, multirun=multirun)
+    values = {p.key: "1" for p in parsed_request.parameters}
+    with pytest.raises(ConfigError, match=r"plan=true submits no SLURM job; leave out launch=slurm"):
+        make_trial(parsed_request, int(multirun), values, check_directory=False)
+
+
 def test_a_sweep_can_repeat_a_saved_run(tmp_path):
     run = RunDirectory(dataclasses.asdict(compose([f"run.root={tmp_path}", "run.name=saved", "trainer.length=7steps"])))
     run.start()
@@ -135,6 +144,7 @@ def test_the_name_of_a_sweep_depends_on_its_values_and_not_on_its_launcher():
     assert name() == name("sweep.parallel=4", "launch=torchrun", "logger.console=quiet", "sweep.metric=val/x")
     assert len({name(), name("optimizer.lr=1e-2"), name("optimizer.lr=1e-2,1e-3")}) == 3
     assert name("sweep.name=mine") == "mine"
+    assert name("plan=true") == name() + "-plan" and name("sweep.name=mine", "plan=true") == "mine-plan"
 
 
 def test_metric_and_mode():
@@ -142,6 +152,21 @@ def test_metric_and_mode():
     assert metric_of(config.sweep, config) == Metric("val/species/top1", "max", True)
     assert metric_of(dataclasses.replace(config.sweep, metric="val/loss"), config) == Metric("val/loss", "min", False)
     assert metric_of(dataclasses.replace(config.sweep, metric="val/loss", mode="max"), config).mode == "max"
+
+
+def test_trials_are_compared_by_one_metric():
+    def swept(*typed):
+        parsed_request = request(*typed)
+        (p,) = parsed_request.parameters
+        return parsed_request.sweep, [make_trial(parsed_request, 1, {p.key: v}, check_directory=False) for v in p.choices]
+
+    averaged = common_metric(*swept("trainer.ema_decay=null,0.9"))
+    assert averaged == Metric("val/loss", "min", True)
+    for second in ("val/genus/top1", "val/loss"):
+        typed = f"schedule.best_monitor=val/species/top1,{second}"
+        with pytest.raises(ConfigError, match=f"by both val/species/top1 and {second}; choose one with sweep.metric"):
+            common_metric(*swept(typed))
+        assert common_metric(*swept(typed, "sweep.metric=val/loss")) == Metric("val/loss", "min", False)
 
 
 @pytest.mark.parametrize("prefix, decay", [("val", "null"), ("val_ema", "0.9")])
@@ -154,6 +179,26 @@ def test_the_metric_and_columns_of_a_trial_that_validates_averaged_weights(tmp_p
     write_summary(trial.directory / "summary.json", "finished", 5, best={}, final=final, timings={})
     result = finished_result(trial, parsed_request.sweep)
     assert result.value == 0.5 and result.columns == {"val/species/top1": 0.25}
+
+
+def test_values_in_tables():
+    """`8049e72219` is a name; as a number it is infinite."""
+    texts = {"1700000001": "1700000001", "-123456789": "-123456789", "0.0123456789": "0.01235", "8049e72219": "8049e72219", "1e-3": "1e-3"}
+    assert {text: short_value(text) for text in texts} == texts
+
+
+def test_the_error_of_a_trial_under_torchrun_is_that_of_its_process(tmp_path):
+    log, of_torchrun = tmp_path / "trial-01.log", f"error: process rank 0 failed with exit status 1; {SEE_ABOVE}"
+    log.write_text("error: of an earlier start\n")
+    start = log.stat().st_size
+    for lines, found in (
+        ([], None),
+        (["step 1", "step 2"], "step 2"),
+        (["step 1", of_torchrun], of_torchrun),
+        (["error: 2 updates skipped", "step 2 is saved", of_torchrun], "error: 2 updates skipped"),
+    ):
+        log.write_text("error: of an earlier start\n" + "".join(f"{line}\n" for line in lines))
+        assert last_error(log, start) == found
 
 
 def test_the_table_and_the_picture_of_measured_trials(tmp_path):

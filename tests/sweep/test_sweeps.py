@@ -59,6 +59,13 @@ def test_a_crashed_trial_does_not_stop_the_others(sweep):
     assert status == 1 and len(started(out)) == 1
 
 
+def test_the_last_lines_name_the_files_that_exist(sweep, uninterrupted):
+    assert f"{uninterrupted[0].directory}: table.txt, means.txt, trials.csv, sweep.svg\n" in uninterrupted[1]
+    alone = sweep("alone", "seed=13")  # no trial has a value of the metric
+    _, out, _ = alone.run()
+    assert f"{alone.directory}: table.txt, trials.csv\n" in out and not (alone.directory / "sweep.svg").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=lambda s: s.name)
 def test_after_a_signal_trials_save_and_no_trial_starts(sweep, uninterrupted, number):
     cut = sweep("signal", *GRID, "sweep.parallel=2")

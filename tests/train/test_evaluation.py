@@ -162,6 +162,8 @@ def test_a_table_of_image_sizes_and_views(run: Path, capsys: pytest.CaptureFixtu
         (["--split=test", "data.split_column=null"], "--split=test: the manifest has no split column"),
         (["data.rank_columns={species: species}"], "the training rows of the data give other taxa"),
         (["nothing"], "nothing"),
+        (["trainer.device=cpu", "optimizer.lr=1"], "optimizer.lr has no effect on an evaluation; leave it out"),
+        (["run.name=x"], "run.name has no effect on an evaluation; leave it out"),
     ],
 )
 def test_a_mistake_is_one_line(run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture):

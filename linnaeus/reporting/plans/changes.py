@@ -36,12 +36,14 @@ def describe_changes(
     step: int,
     old_train_size: int | None = None,
     probabilities: Sequence[str] = RAMPS,
+    tasks: int | None = None,
 ) -> str:
     """Return the table of changes as text, for a run that continues with the configuration `new` instead of the saved configuration `old`.
 
     If this version of the program cannot read `old`, a line that says so replaces the table. step: number of updates made so far.
     train_size: number of training samples now. old_train_size: number of training samples before; None if unchanged. components: names of
-    the metadata components of the data now. probabilities: names of the scheduled probabilities that affect the data now."""
+    the metadata components of the data now. probabilities: names of the scheduled probabilities that affect the data now. tasks: number of
+    tasks; None: unknown."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.typed_config import typed_config
     from linnaeus.rundir.identity import config_difference
@@ -52,12 +54,12 @@ def describe_changes(
     try:
         saved, size = typed_config(dict(old)), old_train_size or train_size
         try:
-            before = _planned(saved, size, components, probabilities)
+            before = _planned(saved, size, components, probabilities, tasks)
         except ConfigError:  # the data no longer have the components of the old schedule
-            before = _planned(saved, size, None, probabilities)
+            before = _planned(saved, size, None, probabilities, tasks)
     except ConfigError as error:
         return "\n".join([*lines, f"  unknown: this version of the program cannot read the old configuration ({error})"])
-    after = _planned(new, train_size, components, probabilities)
+    after = _planned(new, train_size, components, probabilities, tasks)
     sections: dict[str, Callable[[_Plan], dict[str, str]]] = {
         "length": lambda plan: _length(plan.resolved, step),
         f"events after step {step}": lambda plan: {name: _remaining(every, step) for name, every in plan.resolved.events().items()},
@@ -71,15 +73,15 @@ def describe_changes(
     return "\n".join(lines)
 
 
-def _planned(config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str]) -> _Plan:
-    """Return the resolved schedule and the learning rates of a configuration. `components`, `probabilities`: as in `describe_changes`.
+def _planned(config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str], tasks: int | None) -> _Plan:
+    """Return the resolved schedule and the learning rates of a configuration. The arguments are those of `describe_changes`.
 
     With `components` None, the metadata components that the configuration names are not checked."""
     from linnaeus.optim.lr_schedulers import build_scheduler, scaled_lr
 
     length = training_length(config, train_size)
     sizes = (length.total_steps, length.steps_per_epoch)
-    resolved = resolve_all_schedule_params(config, *sizes, components, probabilities=probabilities)
+    resolved = resolve_all_schedule_params(config, *sizes, components, tasks, probabilities)
     base, _ = scaled_lr(config.optimizer, config.trainer.global_batch_size)
     return _Plan(resolved, build_scheduler(config.lr_scheduler, base, *sizes, resolved.phases).at, config)
 

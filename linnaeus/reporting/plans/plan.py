@@ -211,6 +211,14 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         reached = resolved.image_sizes.at(last - 1)
         notes.append(f"schedule.image_size: {side} would start at step {step}, not before the last step {last}; it reaches {reached}")
     notes += resolved.phases.unused_phases(last) if resolved.phases is not None else []
+    of_phases = resolved.phases.lr_milestones(resolved.total_steps) if resolved.phases is not None else []
+    notes += [
+        f"lr_scheduler: step {step} ({change}) is not before the last step {last}"
+        for change, step in resolved.lr_milestones
+        if step >= last and (change, step) not in [("warm-up ends", resolved.warmup_end), *of_phases]
+    ]
+    if (limit := resolved.early_stop.max_steps) is not None and limit >= resolved.total_steps:
+        notes.append(f"schedule.early_stop.max_steps={limit} has no effect: the run has {counted(resolved.total_steps, 'step')}")
     if resolved.warmup_end >= last:
         run = counted(last, "step")
         notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {run}")

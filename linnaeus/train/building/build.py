@@ -38,7 +38,7 @@ from linnaeus.train.building.build_data import build_sampler, build_train_loader
 from linnaeus.train.building.compile_cache import CompileCache
 from linnaeus.train.building.compiling import Compilation, compile_model
 from linnaeus.train.building.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
-from linnaeus.train.building.planning import Plan, patience_notes, warn_if_short
+from linnaeus.train.building.planning import Plan, idle_notes, patience_notes, warn_if_short
 from linnaeus.train.building.reduction import build_order, build_reduction, check_anywhere
 from linnaeus.train.measuring.clock import Clock
 from linnaeus.train.measuring.profiling import StepProfiler, profile_notes
@@ -90,8 +90,9 @@ def build_training(
     warn_if_short(config, plan)
     blocks = model.repeated_blocks()  # before their classes are replaced
     recomputed = checkpoint_activations(blocks, trainer.activation_checkpointing)
-    late = profile_notes(config.profile, plan.resolved.last_step)
-    idle = weighting_notes(config.weighting, plan.resolved.weighting), patience_notes(config, plan.resolved)
+    resolved = plan.resolved
+    late = profile_notes(config.profile, resolved.last_step)
+    idle = weighting_notes(config.weighting, resolved.weighting), patience_notes(config, resolved), idle_notes(config, resolved)
     parts = frozen, recomputed, *idle, growth.notes if growth is not None else (), shards.notes, late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)

@@ -37,7 +37,7 @@ from linnaeus.schedule import (
     resolve_all_schedule_params,
     training_length,
 )
-from linnaeus.schedule.validation_passes import event_of_metric
+from linnaeus.schedule.validation_passes import PARTIAL, event_of_metric
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
@@ -160,6 +160,21 @@ def patience_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:
                 f"{group}.patience={value} has no effect: {effect} after {counted(needed, 'validation')} without an improvement on an "
                 f"earlier one, and {metric} is measured {counted(count, 'time')} before the last step; validate more often"
             )
+    return notes
+
+
+def idle_notes(config: Config, resolved: ResolvedSchedule) -> list[str]:
+    """Return a line for each setting of validation that has no effect in this run and is not the default."""
+    schedule, trainer = config.schedule, config.trainer
+    notes: list[str] = []
+    if not resolved.can_mask:
+        idle = ["all_combinations_at_end"] if schedule.all_combinations_at_end else []
+        idle += [name for name in ("validate_mask_meta", PARTIAL) if getattr(schedule, name) not in ([], ["100%"])]
+        notes += [f"schedule.{name} has no effect: the validation data have no metadata" for name in idle]
+    if schedule.keep_best > 1 and not (resolved.validate.ever_due or resolved.validate_mask_meta.ever_due):
+        notes.append(f"schedule.keep_best={schedule.keep_best} has no effect: the run makes no validation")
+    if trainer.ema_decay is None and not trainer.ema_validate:
+        notes.append("trainer.ema_validate=false has no effect without trainer.ema_decay")
     return notes
 
 

@@ -28,7 +28,7 @@ from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.heads.sharded import ShardedHead, check_sharded
 from linnaeus.workloads.taxonomy.images.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.inputs.image_dataset import TaxonomyDataset, epoch_weights
-from linnaeus.workloads.taxonomy.inputs.masking import NullPolicy, never_absent, ramp_used
+from linnaeus.workloads.taxonomy.inputs.masking import NullPolicy, can_mask_partly, never_absent, ramp_used
 from linnaeus.workloads.taxonomy.inputs.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.inputs.transforms import could_use_device
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
@@ -66,7 +66,8 @@ class TaxonomyWorkload(Workload):
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self._choose_rows()
         self.train_size = len(self.train_rows)
-        self.schedule_probabilities = tuple(name for name in RAMPS if self.known or not name.endswith("meta_mask_prob"))
+        masked = {"meta_mask_prob": self.known, "partial_meta_mask_prob": self.known and can_mask_partly(config.schedule, self.inputs)}
+        self.schedule_probabilities = tuple(name for name in RAMPS if masked.get(name, True))
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.data_source.labels[self.train_rows]
         self.nulls = NullPolicy.from_config(config, self.data_source.tree)

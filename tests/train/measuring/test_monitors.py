@@ -6,7 +6,7 @@ from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim.lr_schedulers import Plateau
 from linnaeus.schedule import EarlyStopping, resolve_all_schedule_params
-from linnaeus.train.building.planning import patience_notes
+from linnaeus.train.building.planning import idle_notes, patience_notes
 from tests import runs
 from tests.schedule.configs import make_config
 from tests.vectors import config
@@ -66,6 +66,24 @@ def test_settings_of_an_early_stop_that_never_happens_are_noted(given, names):
     config = make_config(validate=["20%"], early_stop=given)
     notes = patience_notes(config, resolve_all_schedule_params(config, 100, 10))
     assert [note.split(" has no effect")[0] for note in notes] == [f"schedule.early_stop.{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "schedule", "components", "names"),
+    [
+        ({}, {}, (), []),
+        ({}, {"all_combinations_at_end": True, "keep_best": 3}, ("SPATIAL",), []),
+        ({}, {"all_combinations_at_end": True, "validate_mask_meta": []}, (), ["schedule.all_combinations_at_end"]),
+        ({}, {"validate_mask_meta": ["50%"]}, (), ["schedule.validate_mask_meta"]),
+        ({"ema_validate": False}, {}, (), ["trainer.ema_validate=false"]),
+        ({"ema_validate": False, "ema_decay": 0.9}, {}, (), []),
+        ({}, {"keep_best": 3, "validate": [], "validate_at_end": False}, (), ["schedule.keep_best=3"]),
+    ],
+)
+def test_settings_of_validation_without_effect_are_noted(trainer, schedule, components, names):
+    config = make_config(trainer, **{"validate": ["20%"], "partial_combinations": None, **schedule})
+    notes = idle_notes(config, resolve_all_schedule_params(config, 100, 10, components))
+    assert [note.split(" has no effect")[0] for note in notes] == names
 
 
 def test_a_run_logs_that_the_default_patience_of_a_plateau_has_no_effect(tmp_path):

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.checkpoint.format import EMA, MODEL, step_name
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_safetensors
 from linnaeus.checkpoint.weight_matching import load_all
+from linnaeus.workloads.taxonomy import workload
 from linnaeus.workloads.taxonomy.models.classifier import MetadataEncoder, init_affine, with_place_inputs
 from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS, COORDINATES, INTERVALS, OCTAVES, PlaceQuantiles, fit_places
 from linnaeus.workloads.taxonomy.observations import TRAIN, Metadata
@@ -165,10 +167,35 @@ def test_other_networks_get_no_weights():
 
 
 def test_a_run_reads_the_places_of_its_training_photographs(tmp_path):
-    workload = TaxonomyWorkload(runs.configuration("biota", tmp_path))
-    source = workload.data_source
+    taxonomy = TaxonomyWorkload(runs.configuration("biota", tmp_path))
+    source = taxonomy.data_source
     moved = np.where(source.split == TRAIN, source.metadata.latitude, np.nan)  # validation rows have no place
-    workload.data_source = replace(source, metadata=replace(source.metadata, latitude=moved))
-    found = workload.build_model().trunk.metadata.quantiles
+    taxonomy.data_source = replace(source, metadata=replace(source.metadata, latitude=moved))
+    found = taxonomy.build_model().trunk.metadata.quantiles
     expected = fitted(points_of(source.metadata.take(np.flatnonzero(source.split == TRAIN))))
     assert torch.equal(found.knots, expected.knots) and found.knots[0, 0] > -1
+
+
+def test_fine_tuning_keeps_the_places_of_the_weights_unless_the_encoder_is_skipped(tmp_path, monkeypatch):
+    settings = ["trainer.length=1steps", "trainer.ema_decay=0.5", "schedule.validate=[]", "schedule.validate_at_end=false"]
+    run = runs.run("biota", tmp_path / "first", *settings)
+    first = saved_places(run)
+    built = workload.build_data_source
+
+    def moved(config):
+        source, ceilings = built(config)
+        return replace(source, metadata=replace(source.metadata, latitude=source.metadata.latitude / 3 + 40)), ceilings
+
+    monkeypatch.setattr(workload, "build_data_source", moved)
+    own = TaxonomyWorkload(runs.configuration("biota", tmp_path)).build_model().trunk.metadata.quantiles.knots
+    settings.append(f"run.init_from={run}")
+    loaded = saved_places(runs.run("biota", tmp_path / "loaded", *settings))
+    skipped = saved_places(runs.run("biota", tmp_path / "skipped", *settings, "run.init_skip=[trunk.metadata]"))
+    for of_first, of_loaded, of_skipped in zip(first, loaded, skipped, strict=True):  # raw weights, averages
+        assert torch.equal(of_loaded, of_first) and torch.equal(of_skipped, own) and not torch.allclose(own, of_first, rtol=0.05)
+
+
+def saved_places(run):
+    """Return the knots in the last checkpoint of `run`: those of the raw weights, and their average."""
+    checkpoint = run / "checkpoints" / step_name(1)
+    return [read_safetensors(checkpoint / name)["trunk.metadata.quantiles.knots"] for name in (MODEL, EMA)]

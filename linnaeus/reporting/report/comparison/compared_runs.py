@@ -12,24 +12,9 @@ from linnaeus.files import read_json
 from linnaeus.reporting.report.configuration import flatten, shown
 from linnaeus.reporting.report.run_files import RunFiles, open_run
 from linnaeus.rundir.finished_run import ENDED
+from linnaeus.rundir.identity import alters_updates
 
 SEEDS = ("seed", "data.fold")  # runs that differ in these keys only form a group, whose mean is shown
-# Keys, or beginnings of keys, that do not describe an experiment. They are ignored.
-IGNORED = (
-    "run.name",
-    "run.root",
-    "run.experiment",
-    "run.resume",
-    "run.allow",
-    "launch",
-    "sweep",
-    "logger",
-    "plan",
-    "schedule.report",
-    "schedule.log",
-    "trainer.num_workers",
-    "trainer.threads",
-)
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
@@ -64,7 +49,7 @@ def _trials(path: Path) -> list[RunFiles]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose configurations differ only in `SEEDS` (seed and data fold) and in `IGNORED` keys: repetitions of one experiment.
+    """Runs whose configurations differ only in `SEEDS` (seed and data fold) and in keys that do not change updates.
 
     name: label on the page."""
 
@@ -122,8 +107,8 @@ class Compared:
 
     @cached_property
     def configurations(self) -> list[dict[str, str]]:
-        """Return the configuration of each run: {dotted key: value as text}. Keys in `IGNORED` are left out."""
-        return [{key: shown(value) for key, value in flatten(run.config).items() if not _ignored(key)} for run in self.runs]
+        """Return the configuration of each run: {dotted key: value as text}. Keys that do not change updates are left out."""
+        return [{key: shown(value) for key, value in flatten(run.config).items() if alters_updates(key)} for run in self.runs]
 
     @cached_property
     def differing(self) -> list[str]:
@@ -187,10 +172,6 @@ def _distinct(names: Sequence[tuple[str, Path]]) -> list[str]:
     for longer in (lambda path: " / ".join(path.parts[-2:]), str):
         texts = [longer(path) if texts.count(text) > 1 else text for text, (_, path) in zip(texts, names, strict=True)]
     return texts
-
-
-def _ignored(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in IGNORED)
 
 
 def same_data(runs: Sequence[RunFiles]) -> bool:

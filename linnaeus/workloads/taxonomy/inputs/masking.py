@@ -34,6 +34,7 @@ from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FULL_OR_PARTIAL, PHASE_IN = 1, 2  # the keys of both kinds of draws within the masking stream
+DEFAULT = RampConfig(0.15, 0.15, "0%", "100%")  # of both probabilities in conf/schedule/default.yaml
 
 
 class MetadataMasking:
@@ -69,13 +70,19 @@ class MetadataMasking:
         return mask | (u[:, 0] < full)[:, None]
 
 
+def can_mask_partly(config: ScheduleConfig, components: Sequence[str]) -> bool:
+    """Return True if partial masking has a combination of components to draw."""
+    return len(components) > 1 or bool(config.partial_mask_whitelist)
+
+
 def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[str, ...]:
-    """Return a line for each setting of masking that has no effect with these components. The lines are printed at the start of the
-    run."""
+    """Return a line for each setting of masking that has no effect with these components, unless it is the default. The lines are printed
+    at the start of the run."""
     notes = []
-    if ramp_used(config.meta_mask_prob) and not components:
+    if ramp_used(config.meta_mask_prob) and config.meta_mask_prob != DEFAULT and not components:
         notes.append("schedule.meta_mask_prob has no effect: data.components is empty")
-    if ramp_used(config.partial_meta_mask_prob) and len(components) < 2 and not config.partial_mask_whitelist:
+    partial = config.partial_meta_mask_prob
+    if ramp_used(partial) and partial != DEFAULT and not can_mask_partly(config, components):
         notes.append(f"schedule.partial_meta_mask_prob has no effect: data.components={list(components)} has no proper subset to mask")
     if config.partial_mask_whitelist and not ramp_used(config.partial_meta_mask_prob):
         notes.append("schedule.partial_mask_whitelist has no effect: schedule.partial_meta_mask_prob is 0")
@@ -87,7 +94,7 @@ def never_absent(config: Config, components: Sequence[str], present: np.ndarray)
 
     `present`: bool [N, M], True where a training row has a component."""
     schedule = config.schedule
-    partly = ramp_used(schedule.partial_meta_mask_prob) and (len(components) > 1 or bool(schedule.partial_mask_whitelist))
+    partly = ramp_used(schedule.partial_meta_mask_prob) and can_mask_partly(schedule, components)
     masked = ramp_used(schedule.meta_mask_prob) or partly
     always = [name for name, column in zip(components, present.T, strict=True) if len(column) and column.all()]
     if masked or not always or getattr(config.model, "fusion", "joint") == "separate":

@@ -14,9 +14,10 @@ from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.taxonomy.inputs.masking import MetadataMasking, NullPolicy, masking_notes, never_absent
+from linnaeus.workloads.taxonomy.inputs.masking import DEFAULT, MetadataMasking, NullPolicy, masking_notes, never_absent
 from linnaeus.workloads.taxonomy.losses import LabelCounts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests import runs
 
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
@@ -97,6 +98,16 @@ def test_masking_without_maskable_components_has_no_effect_and_a_note():
     assert masking_notes(schedule(full=0.0, partial=0.0), ()) == ()
     (note,) = masking_notes(schedule(partial=0.0, whitelist=[["TEMPORAL"]]), NAMES)
     assert note == "schedule.partial_mask_whitelist has no effect: schedule.partial_meta_mask_prob is 0"
+
+
+@pytest.mark.parametrize("components", [(), ("SPATIAL",)])
+def test_a_default_without_effect_has_neither_a_note_nor_a_curve(components, tmp_path):
+    config = runs.configuration("biota", tmp_path, f"data.components=[{','.join(components)}]")
+    assert config.schedule.meta_mask_prob == config.schedule.partial_meta_mask_prob == DEFAULT
+    assert masking_notes(config.schedule, components) == ()
+    workload = build_workload(config)
+    assert "partial_meta_mask_prob" not in workload.schedule_probabilities
+    assert ("meta_mask_prob" in workload.schedule_probabilities) == bool(components)
 
 
 # -- null labels -------------------------------------------------------------------------------------------------------------------

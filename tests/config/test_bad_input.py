@@ -343,7 +343,7 @@ def test_a_blank_before_the_equals_sign(start):
 
 
 def test_the_advice_for_a_list_of_texts_can_be_typed(start):
-    """The advice was to quote the list, which made it a text."""
+    """Quoted as a whole, as the advice was, the list is a text."""
     error = start("workload=dictionary", "dictionary.settings=[data.block=8, seed=1]", "plan=true")[2]
     _, _, advice = error.rstrip().partition("quote the texts in the list: ")
     (typed,) = shlex.split(advice)

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import with_distinct_keys
 from linnaeus.randomness import RESAMPLE, hashes, key
 from linnaeus.workloads.loadout.builds.build_table import Builds
 from linnaeus.workloads.loadout.builds.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.game.abilities import ITEMS
-from linnaeus.workloads.loadout.game.gear import from_points, is_full, with_distinct_keys
+from linnaeus.workloads.loadout.game.gear import from_points, is_full
 from linnaeus.workloads.loadout.game.weapons import Weapons
 
 PLAYERS = tuple(f"{team}{number}" for team in "AB" for number in range(1, 5) if (team, number) != ("A", 1))

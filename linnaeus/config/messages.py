@@ -23,6 +23,7 @@ from linnaeus.streams import flush_or_discard, prepare_streams, reader_ended
 READER_ENDED = 141  # exit status if the reader of stdout ended early (`| head`), as a shell gives for SIGPIPE
 WAIT_FOR_RANK_0 = timedelta(seconds=3)  # most errors are found by every rank; a line without a rank number is easier to read
 MAX_LENGTH = 800  # characters of a line; the middle of a longer one is left out
+_LIST = re.compile(r"\[([^][{}'\"]+)\]")  # a list of texts that are not quoted
 WAIT_FOR_LINE = timedelta(seconds=20)  # a rank that exits earlier would make the launcher end the one that prints
 
 
@@ -143,6 +144,9 @@ def _unreadable(override: str) -> str:
         return f"{override!r} is not a setting; give it as key=value"
     if key != key.rstrip():
         return f"{override!r} cannot be read; leave the blank before = out: {key.rstrip()}={value}"
+    if listed := _LIST.fullmatch(value):
+        items = ",".join(f"'{item.strip()}'" for item in listed[1].split(","))
+        return f'{override!r} cannot be read; quote the texts in the list: "{key}=[{items}]"'
     return f"{override!r} cannot be read; close its brackets, or quote a text with special characters: {key}='\"{value}\"'"
 
 

@@ -42,6 +42,7 @@ from linnaeus.files.serialization import (
     to_csv,
     to_json,
     to_utf8,
+    with_distinct_keys,
 )
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "to_csv",
     "to_json",
     "to_utf8",
+    "with_distinct_keys",
     "with_retries",
     "write_atomic",
 ]

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,14 @@ def to_utf8(text: str) -> bytes:
 def to_json(content: Any, indent: int | None = 2) -> str:
     """Return `content` as JSON text with a final newline. `indent=None` writes one line. NaN and infinities are replaced as in `finite`."""
     return json.dumps(finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def with_distinct_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary. Raise `ValueError` if a key occurs twice: `json.loads` alone would use the last value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
 
 
 def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:

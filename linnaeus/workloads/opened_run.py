@@ -23,6 +23,7 @@ FIXED = ("trainer.compile=false", "profile=null", "schedule.image_size.start=nul
 
 class OpenedRun(NamedTuple):
     """A run with its datasets built and the weights of a checkpoint loaded. `model` is in evaluation mode: call it in inference mode.
+    `settings` are KEY=VALUE that replaced settings of the run.
 
     Its parameters require gradients as in training, because `torch.matmul` sums in another order if a weight does not: the validation loss
     would differ from that of the run in the last bits."""
@@ -32,6 +33,7 @@ class OpenedRun(NamedTuple):
     workload: Workload
     model: Model
     weights: InitialWeights
+    settings: tuple[str, ...]
 
     def autocast(self) -> Any:
         """Return a context manager for the forward pass, with the precision of the run."""
@@ -67,7 +69,7 @@ def open_run(
     workload.build_datasets(OpsSchedule(resolved), scratch)
     model = build_model(config, workload, device)
     load_run_weights(weights, workload, model)
-    return OpenedRun(path, config, workload, model.eval(), weights)
+    return OpenedRun(path, config, workload, model.eval(), weights, tuple(settings))
 
 
 def saved_configuration(run: Path, settings: Sequence[str] = ()) -> Config:

@@ -15,7 +15,7 @@ from torch import nn
 from linnaeus.errors import ConfigError
 
 PLACE_AND_TIME = ("latitude", "longitude", "uncertainty", "date", "time", "elevation")
-INPUT_OPTIONS = (*PLACE_AND_TIME, "tokens", "have")
+INPUT_OPTIONS = (*PLACE_AND_TIME, "tokens", "tokenizer", "have")
 
 
 class Answer(NamedTuple):

@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import subprocess
 import sys
 from datetime import timedelta
@@ -339,3 +340,11 @@ def test_a_home_directory_in_the_folder_of_the_runs(monkeypatch):
 
 def test_a_blank_before_the_equals_sign(start):
     assert start("seed =5")[2] == "error: 'seed =5' cannot be read; leave the blank before = out: seed=5\n"
+
+
+def test_the_advice_for_a_list_of_texts_can_be_typed(start):
+    """Quoted as a whole, as the advice was, the list is a text."""
+    error = start("workload=dictionary", "dictionary.settings=[data.block=8, seed=1]", "plan=true")[2]
+    _, _, advice = error.rstrip().partition("quote the texts in the list: ")
+    (typed,) = shlex.split(advice)
+    assert compose(["workload=dictionary", typed]).dictionary.settings == ["data.block=8", "seed=1"]

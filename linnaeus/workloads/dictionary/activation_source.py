@@ -18,8 +18,11 @@ from torch import Tensor
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import content_digest
+from linnaeus.rundir.identity import alters_updates
 from linnaeus.workloads.dictionary.tapping import Tap, find_module
 from linnaeus.workloads.opened_run import OpenedRun
+
+COVERED = ("data.", "model.", "trainer.")  # groups whose values are in the fingerprint, as far as they determine the activations
 
 
 class Block(NamedTuple):
@@ -73,7 +76,8 @@ class ActivationSource:
 
         The model settings are included because some of them, such as the number of heads, do not change the shapes of the weights. The
         numbers among the data settings are included, such as the size of images, and those with a list of choices, such as the kind of
-        removal; paths and names are not. The seed of the run determines the partial builds of a loadout run."""
+        removal; paths and names are not. The seed of the run determines the partial builds of a loadout run. Of the other groups, such as
+        `schedule`, with the weights of dimensions, the settings that replace those of the run are included."""
         config, data = self.run.config, self.run.workload.fingerprint
         settings = {field.name: getattr(config.data, field.name) for field in dataclasses.fields(config.data)}
         choices = {field.name for field in dataclasses.fields(config.data) if field.metadata.get("choices")}
@@ -91,6 +95,8 @@ class ActivationSource:
             "channels": self.channels,
             "rows": int(self.offsets[-1]),
         }
+        replaced = sorted(text for text in self.run.settings if alters_updates(text.partition("=")[0]) and not text.startswith(COVERED))
+        facts |= {"settings": replaced} if replaced else {}
         return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 4})
 
     def host_batch(self, block: int) -> Batch:

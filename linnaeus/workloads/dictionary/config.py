@@ -13,6 +13,8 @@ from linnaeus.workloads.dictionary.planted_config import PlantedSettings
 # another k or price makes it another quantity. `sparse_gain` is at most 0 for a dense code.
 DIRECTIONS: dict[str, str] = {"mcc": "max", "f1": "max", "sparse_gain": "max"}
 
+REPORT: dict[str, int] = {"report_features": 24, "report_samples": 2000}  # values in conf/workload/dictionary.yaml
+
 
 @dataclass(frozen=True)
 class ReadRunConfig:

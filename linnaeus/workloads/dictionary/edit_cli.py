@@ -90,6 +90,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name in ("latitude", "longitude", "uncertainty", "date", "time", "elevation"):
         add(f"--{name}", metavar="VALUE", help="of the photographs, as for linnaeus predict")
     add("--tokens", type=int, metavar="N", help="number of tokens of a continuation, at most (60)")
+    add("--tokenizer", metavar="FOLDER", help="tokenizer.json, or its folder, of a model that was trained on tokens of another program")
     add("--have", metavar="GEAR", help="given gear, as for linnaeus complete")
     options = parser.parse_intermixed_args(arguments)
     check_ranges(argparse.Namespace(**vars(options), threads=None, batch_size=None), {"top": (1, 1000)})

@@ -23,11 +23,11 @@ from linnaeus.workloads.dictionary.activation_record import ActivationRecord
 from linnaeus.workloads.dictionary.activation_sets import VALIDATION, PlantedActivations, Reader, TrainingActivations
 from linnaeus.workloads.dictionary.activation_source import ActivationSource
 from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
-from linnaeus.workloads.dictionary.config import PlantedConfig
+from linnaeus.workloads.dictionary.config import REPORT, PlantedConfig
 from linnaeus.workloads.dictionary.dictionary_metrics import DictionaryMetrics, DictionaryTrainingMetrics, prefix
 from linnaeus.workloads.dictionary.dictionary_summary import headline, summary
 from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, PenalisedConfig
-from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, build_dictionary_set, members
+from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, build_dictionary_set, frontier_key, members
 from linnaeus.workloads.dictionary.model.variants import check_settings
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.recovery_metrics import RecoveryMetrics
@@ -58,6 +58,7 @@ class DictionaryWorkload(Workload):
             self._plant()
         else:
             self._read_run("validation")
+        self.notes = (*self.notes, *self._idle_settings())
         self.features: int = config.model.features or 8 * self.width
         for member in members(config.model).values():
             check_settings(member, self.features)
@@ -78,7 +79,7 @@ class DictionaryWorkload(Workload):
                 "multiple of it, or model.block to a divisor"
             )
         if config.data.max_bad_fraction:
-            hint = "dictionary.settings=[data.max_bad_fraction=0.1] sets it for the run that is read"
+            hint = "dictionary.settings=['data.max_bad_fraction=0.1'] sets it for the run that is read"
             raise ConfigError(f"data.max_bad_fraction has no effect here: activations cannot be unreadable; set it to 0 ({hint})")
         if isinstance(config.data, PlantedConfig):
             given = next((name for name in ("run", "module", "checkpoint", "settings") if getattr(dictionary, name)), None)
@@ -93,6 +94,18 @@ class DictionaryWorkload(Workload):
             raise ConfigError("data.folder has no effect with data.stored=false; leave one of them out")
         if config.trainer.num_workers and not config.data.stored:
             raise ConfigError("data.stored=false makes activations in the training process; set trainer.num_workers=0, or data.stored=true")
+
+    def _idle_settings(self) -> list[str]:
+        """Return a line for each setting that has no effect beside the others. The lines are printed at the start of the run."""
+        dictionary, notes = self.config.dictionary, []
+        if self.config.model.frontier:
+            key = frontier_key(self.config.model)
+            notes.append(f"model.frontier: {', '.join(self.tasks)} are trained in one pass; model.{key} is not used")
+        if isinstance(self.config.data, PlantedConfig):
+            given = {name: getattr(dictionary, name) for name, usual in REPORT.items() if getattr(dictionary, name) != usual}
+            reason = "has no effect with data=planted: report.html has no cards of features"
+            notes += [f"dictionary.{name}={value} {reason}" for name, value in given.items()]
+        return notes
 
     # -- data ------------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.language.text_samples import FILE
 
 HARD = 6.0  # nats; tokens with this loss or more have the darkest colour
-_ABOUT_TOKENS = "Validation text. The darker a token, the higher its loss, which the pointer and the arrow keys show."
 
 
 def language_sections(run: RunFiles) -> list[Section]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
+from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.tokenizers import Tokenizer
 from linnaeus.workloads.sample_view import SampleView
 
@@ -33,8 +34,9 @@ class TextView(SampleView):
 
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
         """Return the text around the token with the largest `heat`, with a mark on each token whose heat is above 0, as HTML."""
-        tokens = batch["input"][row].tolist()
-        strength = np.zeros(len(tokens)) if heat is None or heat.shape != (len(tokens),) else heat
+        positions, real = batch["input"].shape[1], int((batch["target"][row] != IGNORED).sum())
+        tokens = batch["input"][row, :real].tolist()  # without the padding after the end of the text
+        strength = np.zeros(real) if heat is None or heat.shape != (positions,) else heat[:real]
         peak = int(strength.argmax())
         first, last = _around([len(self.texts[token]) for token in tokens], peak)
         parts = ["…" if first else ""]

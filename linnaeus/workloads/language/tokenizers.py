@@ -179,13 +179,16 @@ class BPETokenizer:
 
 
 def _check_byte_level(content: dict[str, Any]) -> None:
-    """Raise `ValueError` if `content`, the JSON of a tokenizer, does not describe a byte-level BPE. In addition, `tokenization.py` compares
-    the number of bytes of every text with the number of bytes of its tokens."""
+    """Raise `ValueError` if `content`, the JSON of a tokenizer, does not describe a byte-level BPE that restores a text.
+
+    In addition, `tokenization.py` compares the number of bytes of every training text with the number of bytes of its tokens."""
     if content["model"]["type"] != "BPE":
         raise ValueError(f"it is {content['model']['type']}, not byte-level BPE")
     for name in ("pre_tokenizer", "decoder"):
         if '"ByteLevel"' not in json.dumps(content[name]):
             raise ValueError(f"its {name} is not byte-level, so decoding would not restore the text")
+    if '"add_prefix_space": true' in json.dumps(content["pre_tokenizer"]):
+        raise ValueError("it adds a blank before a text, so decoding would not restore the text")
     if content["normalizer"] not in (None, NFC):
         raise ValueError("it has a normalizer, which changes the text")
 

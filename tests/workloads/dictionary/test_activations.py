@@ -23,6 +23,7 @@ from linnaeus.workloads.dictionary.computed_activations import ComputedActivatio
 from linnaeus.workloads.dictionary.stored_activations import StoredActivations, store_activations
 from linnaeus.workloads.dictionary.tapping import Tap, find_module
 from linnaeus.workloads.opened_run import OpenedRun, open_run
+from tests import runs
 
 CPU = torch.device("cpu")
 
@@ -233,6 +234,19 @@ def test_the_size_of_images_is_part_of_the_fingerprint_but_not_their_path(read):
         config = dataclasses.replace(run.config, data=dataclasses.replace(run.config.data, **change))
         found.append(ActivationSource(run._replace(config=config), "trunk", 4, 10).fingerprint)
     assert found[0] == found[2] != found[1]
+
+
+def test_settings_that_change_the_activations_change_the_fingerprint(tmp_path):
+    """Weights of dimensions are in `schedule`, which was not in the fingerprint: stored activations of other weights were used."""
+    phases = "schedule.phases={one: {start: 0%, end: 100%, dimensions: {calm: 2}}}"
+    run = runs.run("language", tmp_path / "run", "model.dimensions=[calm,quick]", phases, "trainer.length=2steps")
+
+    def source(*settings):
+        return ActivationSource(open_run(run, CPU, tmp_path / "scratch", settings=settings), "blocks.1", 4, 22)
+
+    own, moved, other = source(), source("trainer.threads=2", "logger.report=false"), source("schedule.phases.one.dimensions.quick=30")
+    assert torch.equal(own.read(0).rows, moved.read(0).rows) and own.fingerprint == moved.fingerprint
+    assert not torch.equal(own.read(0).rows, other.read(0).rows) and own.fingerprint != other.fingerprint
 
 
 def test_the_settings_of_the_model_are_part_of_the_fingerprint(read, text):

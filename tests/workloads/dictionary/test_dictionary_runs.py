@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -156,6 +157,26 @@ def test_a_mistake_is_one_line_and_writes_nothing(trained, tmp_path, line):
     with pytest.raises(ConfigError, match=line) as error:
         runs.start(compose(list(merged.values())))
     assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_the_setting_that_an_error_names_can_be_typed(tmp_path):
+    with pytest.raises(ConfigError) as error:
+        workloads.build_workload(compose(["workload=dictionary", f"run.root={tmp_path}", "data.max_bad_fraction=0.1"]))
+    typed = re.search(r"dictionary\.settings=\S+", str(error.value))
+    assert compose(["workload=dictionary", typed[0]]).dictionary.settings == ["data.max_bad_fraction=0.1"]
+
+
+def test_settings_without_effect_are_noted(tmp_path):
+    def notes(*texts):
+        return workloads.build_workload(compose(["workload=dictionary", f"run.root={tmp_path}", *texts])).notes
+
+    assert notes() == (), "those of conf/ are not named"
+    assert notes("dictionary.report_features=5", "dictionary.report_samples=9") == (
+        "dictionary.report_features=5 has no effect with data=planted: report.html has no cards of features",
+        "dictionary.report_samples=9 has no effect with data=planted: report.html has no cards of features",
+    )
+    assert notes("model.frontier=[2,5]", "model.k=3") == ("model.frontier: k2, k5 are trained in one pass; model.k is not used",)
+    assert "model.sparsity is not used" in notes("model=relu", "model.frontier=[0.1,0.2]")[0]
 
 
 def weights(root: Path, micro: int) -> torch.Tensor:

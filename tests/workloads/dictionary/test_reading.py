@@ -149,10 +149,20 @@ def test_charts_have_a_bar_or_a_dot_for_each_part():
 
 def test_a_text_is_marked_where_the_feature_is_active():
     view = TextView(CharacterTokenizer("ab<", False), 3, str)
-    html = view.html({"input": torch.tensor([[0, 2, 1, 0]])}, 0, np.array([0.0, 1.0, 0.25, 0.0]))
+    batch = {"input": torch.tensor([[0, 2, 1, 0]]), "target": torch.tensor([[2, 1, 0, 1]])}
+    html = view.html(batch, 0, np.array([0.0, 1.0, 0.25, 0.0]))
     assert 'a<mark style="--heat:1.00">&lt;</mark><mark style="--heat:0.25">b</mark>a' in html
-    long = view.html({"input": torch.zeros(1, 900, dtype=torch.int64)}, 0, np.eye(900)[500])
+    zeros = torch.zeros(1, 900, dtype=torch.int64)
+    long = view.html({"input": zeros, "target": zeros}, 0, np.eye(900)[500])
     assert long.count("…") == 2 and long.count("a") < 400
+
+
+def test_a_text_ends_where_its_padding_begins():
+    """Padding, token 0, was shown as text: a last window of few tokens had a line break for each."""
+    view = TextView(CharacterTokenizer("\nab", False), 3, str)
+    batch = {"input": torch.tensor([[1, 2, 0, 0, 0, 0]]), "target": torch.tensor([[2, 1, -1, -1, -1, -1]])}
+    assert view.html(batch, 0, np.eye(6)[1]) == '<p class="text">a<mark style="--heat:1.00">b</mark></p>'
+    assert view.html(batch, 0, None) == '<p class="text">ab</p>'
 
 
 def test_a_heat_map_is_a_square_of_image_tokens():

@@ -142,7 +142,7 @@ def test_a_stop_is_found_where_the_text_has_it_and_in_linear_time(tokenizer, mon
         (["--tokens", "1000000000000"], "tokens is 1000000000000; it must be from 1 to 1000000"),
         (["--stop", ""], "--stop is empty"),
         (["--slide", "17"], "slide is 17"),
-        (["--prompt", "\udcff"], "prompt: "),  # an argument that is not UTF-8
+        (["--prompt", "\udcff"], r"prompt: the text contains '\udcff', which"),  # an argument that is not UTF-8
         (["--prompt-file", "gone.txt"], "gone.txt cannot be read"),
         (["--dimension", "odd=1"], "odd is not a dimension of this model; it has calm, wide"),
         (["--dimension", "calm"], "calm: the weight must be a number of at least 0"),

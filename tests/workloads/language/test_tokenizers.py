@@ -180,7 +180,10 @@ def test_tokenizers_that_change_text_are_refused(bpe, tmp_path):
     spaces.pre_tokenizer, spaces.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
     lower = library.Tokenizer.from_str(bpe.content)
     lower.normalizer = library.normalizers.Lowercase()
-    for found, why in ((words, "it is WordPiece"), (spaces, "its pre_tokenizer is not byte-level"), (lower, "it has a normalizer")):
+    blank = library.Tokenizer.from_str(bpe.content)
+    blank.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    refused = [(words, "it is WordPiece"), (spaces, "its pre_tokenizer is not byte-level"), (lower, "it has a normalizer")]
+    for found, why in (*refused, (blank, "it adds a blank before a text")):
         (tmp_path / "tokenizer.json").write_text(found.to_str())
         with pytest.raises(ConfigError, match=f"is not a usable tokenizer .{why}"):
             load_tokenizer(tmp_path, "bpe", "key")

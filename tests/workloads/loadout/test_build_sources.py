@@ -72,6 +72,18 @@ def test_battles_are_read_without_the_uploader(tmp_path):
     assert split_of("battles", tmp_path / "days.zip").fingerprint == split.fingerprint == split_of("battles", tmp_path).fingerprint
 
 
+def test_suffixes_of_battles_may_be_in_upper_case(tmp_path):
+    """A day in upper case was left out without a word, and a zip was said not to be UTF-8."""
+    (tmp_path / "days").mkdir()
+    write_battles(tmp_path / "days" / "a.csv", lambda rows: rows[:5])
+    write_battles(tmp_path / "days" / "B.CSV", lambda rows: rows[5:])
+    with zipfile.ZipFile(tmp_path / "DAYS.ZIP", "w") as archive:
+        for name in ("a.csv", "B.CSV"):
+            archive.write(tmp_path / "days" / name, name)
+    for place in ("days", "DAYS.ZIP"):
+        assert all_builds(split_of("battles", tmp_path / place)) == WANTED
+
+
 def test_battles_of_winners_and_copies(tmp_path):
     file = write_battles(tmp_path / "day.csv", lambda rows: rows + rows)
     assert len(all_builds(split_of("battles", file, "data.copies=1"))) == 70

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.files import to_json
+from linnaeus.files import to_json, with_distinct_keys
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from linnaeus.workloads.language.trained.likelihood import Likelihood
 
@@ -53,14 +53,16 @@ def read_questions(path: Path) -> list[Question]:
 def _question(path: Path, number: int, line: str) -> Question:
     where = f"{path}, line {number}"
     try:
-        content = json.loads(line)
+        content = json.loads(line, object_pairs_hook=with_distinct_keys)
         context, continuations, answer = content["context"], content["continuations"], content.get("answer")
         texts = isinstance(continuations, list) and all(isinstance(text, str) and text for text in continuations)
         if not isinstance(context, str) or not texts or not continuations:
             raise TypeError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         needed = '{"context": "To be", "continuations": [" or", " not"]}'
-        raise ConfigError(f"--continuations: {where} is {quoted(line)}; it must be like {needed}, with texts that are not empty") from None
+        raise ConfigError(
+            f"--continuations: {where} is {quoted(line)}; it must be like {needed}, each key once, with texts that are not empty"
+        ) from None
     if answer is not None and (type(answer) is not int or not 0 <= answer < len(continuations)):
         raise ConfigError(f"--continuations: {where}: answer is {quoted(answer)}; it must be from 0 to {len(continuations) - 1}")
     return Question(number, context, tuple(continuations), answer)

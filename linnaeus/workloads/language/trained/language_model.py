@@ -142,10 +142,14 @@ class LanguageModel:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the tokens of a text, int64 [N]. Raise `ConfigError` for a character that the tokenizer does not have."""
-        try:
-            return self.tokenizer.encode(text)
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"the text contains {error.object[error.start]!r}, which is not a character of Unicode") from None
+        return _encoded(self.tokenizer, text)
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    try:
+        return tokenizer.encode(text)
+    except UnicodeEncodeError as error:  # of a command line that is not UTF-8, for example
+        raise ConfigError(f"the text contains {error.object[error.start]!r}, which is not a character of Unicode") from None
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -158,8 +162,8 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):
         raise ConfigError("prompt is empty, and this model has no line break to start a text with; give a prompt, or a context")
     try:
-        return [int(token) for token in tokenizer.encode(prompt or "\n")]
-    except (ConfigError, UnicodeEncodeError) as error:  # UnicodeEncodeError: the command line was not UTF-8
+        return [int(token) for token in _encoded(tokenizer, prompt or "\n")]
+    except ConfigError as error:
         raise ConfigError(f"prompt: {error}") from None
 
 

@@ -19,11 +19,11 @@ GREEDY = Sampling(0.0, None, None)
 
 def questions(path: Path, options: argparse.Namespace) -> Questions:
     """Return a question for each prompt of `options.inputs`. Without prompts, return one question: how a document begins."""
-    refuse_options(options, ("tokens",), "a language model")
+    refuse_options(options, ("tokens", "tokenizer"), "a language model")
     tokens = TOKENS if options.tokens is None else options.tokens
     if not 0 <= tokens <= MOST_TOKENS:
         raise ConfigError(f"--tokens is {tokens}; it must be from 0 to {MOST_TOKENS}")
-    model = load_model(path, checkpoint=options.checkpoint, device=options.device)
+    model = load_model(path, checkpoint=options.checkpoint, device=options.device, tokenizer=options.tokenizer)
     names = [repr(text) for text in token_texts(model)]
     asked = [_question(model, prompt, tokens) for prompt in options.inputs or [""]]
     sizes = [(one, len(one.places), len(encode_prompt(model.tokenizer, one.name))) for one in asked]

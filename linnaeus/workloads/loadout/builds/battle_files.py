@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import with_distinct_keys
 from linnaeus.randomness import RESAMPLE, hashes, key
 from linnaeus.workloads.loadout.builds.build_table import Builds
 from linnaeus.workloads.loadout.builds.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.game.abilities import ITEMS
-from linnaeus.workloads.loadout.game.gear import from_points, is_full, with_distinct_keys
+from linnaeus.workloads.loadout.game.gear import from_points, is_full
 from linnaeus.workloads.loadout.game.weapons import Weapons
 
 PLAYERS = tuple(f"{team}{number}" for team in "AB" for number in range(1, 5) if (team, number) != ("A", 1))
@@ -72,19 +73,19 @@ def _battles(path: Path, skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str
 
 def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """Yield (file name, lines) of each CSV file in `path`, sorted by name. Hidden files, such as `._day.csv` of macOS, are left out."""
-    if path.suffix == ".zip":
+    if path.suffix.lower() == ".zip" and path.is_file():
         with zipfile.ZipFile(path) as archive:
             for name in sorted(name for name in archive.namelist() if _is_day(name)):
                 with archive.open(name) as file:
                     yield Path(name).name, io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         return
-    for name in sorted(str(file) for file in path.rglob("*.csv") if _is_day(str(file))) if path.is_dir() else [str(path)]:
+    for name in sorted(str(file) for file in path.rglob("*") if _is_day(str(file))) if path.is_dir() else [str(path)]:
         with open(name, encoding="utf-8-sig", newline="") as text:
             yield Path(name).name, text
 
 
 def _is_day(name: str) -> bool:
-    return name.endswith(".csv") and not Path(name).name.startswith(".")
+    return name.lower().endswith(".csv") and not Path(name).name.startswith(".")
 
 
 def _rows(name: str, lines: Iterable[str], skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str, str]]]:

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import with_distinct_keys
 from linnaeus.workloads.loadout.builds.build_table import Builds
 from linnaeus.workloads.loadout.builds.skipped_builds import SkippedBuilds
 from linnaeus.workloads.loadout.game.abilities import ABILITIES, FULL_POINTS, ITEMS, MAIN_SLOTS, PIECE_OF, SUB_SLOTS, main_item, sub_item
-from linnaeus.workloads.loadout.game.gear import empty_build, is_full, problem, with_distinct_keys
+from linnaeus.workloads.loadout.game.gear import empty_build, is_full, problem
 from linnaeus.workloads.loadout.game.token_code import SPECIAL, THRESHOLDS
 from linnaeus.workloads.loadout.game.weapons import Weapons
 

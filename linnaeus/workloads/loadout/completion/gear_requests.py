@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import with_distinct_keys
 from linnaeus.workloads.loadout.completion.allocation import allocate
 from linnaeus.workloads.loadout.game.abilities import FULL_POINTS
-from linnaeus.workloads.loadout.game.gear import by_ability, empty_build, parse_gear, with_distinct_keys
+from linnaeus.workloads.loadout.game.gear import by_ability, empty_build, parse_gear
 from linnaeus.workloads.loadout.game.weapons import Weapons
 
 KEYS = ("weapon", "have", "points")

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -106,14 +106,6 @@ def by_ability(points: Mapping[str, Any]) -> dict[str, Any]:
         if ability in found:
             raise ConfigError(f"points of {ability} are given twice; give them once")
         found[ability] = value
-    return found
-
-
-def with_distinct_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dictionary. Raise `ValueError` if a key occurs twice: `json.loads` alone would use the last value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key occurs twice")
     return found
 
 

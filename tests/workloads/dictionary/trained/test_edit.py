@@ -14,6 +14,8 @@ from PIL import Image
 import linnaeus
 from linnaeus.workloads.dictionary import edit_cli
 from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+from linnaeus.workloads.language.tokenizers import CharacterTokenizer
+from tests import runs
 from tests.workloads.dictionary.trained.conftest import train_dictionary
 
 INPUTS = {
@@ -171,6 +173,21 @@ def test_a_prompt_beyond_the_context_and_the_run_of_each_checkpoint_are_said(rea
     ]
     assert [line.partition(":")[0] for line in lines if line.endswith(" step")] == ["model"]
     assert any(line.startswith("dictionary: checkpoint step-") for line in lines)
+
+
+def test_a_model_of_tokens_of_another_program_needs_their_tokenizer(tmp_path, capsys):
+    np.random.default_rng(0).integers(0, 3, 400).astype(np.uint16).tofile(tmp_path / "train.bin")
+    np.random.default_rng(1).integers(0, 3, 90).astype(np.uint16).tofile(tmp_path / "val.bin")
+    read = runs.run("language", tmp_path, "data=tokens", f"data.path={tmp_path}", "data.vocabulary=3", "trainer.length=2steps")
+    run = str(train_dictionary(tmp_path / "dictionary", read, "blocks.1", "logger.report=false", "trainer.length=2steps"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(CharacterTokenizer("abc", False).to_dict()))
+    capsys.readouterr()  # of the training
+    with pytest.raises(SystemExit):
+        edit_cli.main([run, "abc", "--feature=1"])
+    assert "give the tokenizer of its tokens with --tokenizer FOLDER" in capsys.readouterr().err
+    assert edit_cli.main([run, "abc", "--feature=1", "--json", "--tokens=2", f"--tokenizer={tmp_path}"]) == 0
+    outputs = json.loads(capsys.readouterr().out)["outputs"]["next token"]
+    assert {one["name"] for one in outputs} == {"'a'", "'b'", "'c'"}
 
 
 def test_a_run_of_another_workload_is_one_line(read_by, capsys):

@@ -105,6 +105,7 @@ LINES = {
     "empty": ('{"context": "a", "continuations": [""]}', "texts that are not empty"),
     "none": ('{"context": "a", "continuations": []}', "line 2 is"),
     "answer": ('{"context": "a", "continuations": ["b"], "answer": 1}', "line 2: answer is 1; it must be from 0 to 0"),
+    "twice": ('{"context": "a", "context": "b", "continuations": ["b"]}', "line 2 is"),
     "boolean": ('{"context": "a", "continuations": ["b"], "answer": false}', "answer is False"),
 }
 

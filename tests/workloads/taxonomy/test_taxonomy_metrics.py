@@ -235,9 +235,10 @@ def _ranks_of(tree, lineage):
     return [[c for c, own in enumerate(tree.lineage_ids(r)) if own == lineage] for r in range(len(tree.ranks))]
 
 
-def test_baselines_are_those_of_predictions_without_skill():
+@pytest.mark.parametrize("head", ["linear", "conditional"])  # a path of the second may have no class at a rank with a label
+def test_baselines_are_those_of_predictions_without_skill(head):
     """`constant` by its definition, `shuffled` as the mean over many random orders of the predictions."""
-    tree, scores, batch = case("linear", "both", seed=8)
+    tree, scores, batch = case(head, "both", seed=8)
     metrics, seen = fresh(tree), training_counts(tree)
     sums = feed(metrics, scores, batch)
     rows = {row["metric"]: row for row in metrics.tables(sums, metrics.counts)["baselines"]}

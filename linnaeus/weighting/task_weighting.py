@@ -62,6 +62,25 @@ class TaskWeighting(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
+class SavedTensors:
+    """Base of the task weightings whose state consists of tensors. `saved`: names of the attributes that are these tensors."""
+
+    saved: tuple[str, ...]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).clone() for name in self.saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy the tensors of a saved state into those of this object. Raise `ConfigError` if names or shapes differ."""
+        targets = {name: getattr(self, name) for name in self.saved}
+        if set(state) != set(targets) or any(state[name].shape != target.shape for name, target in targets.items()):
+            raise ConfigError(
+                "weighting: the saved state is of another weighting or of other tasks; resume with the same weighting and tasks"
+            )
+        for name, target in targets.items():
+            target.copy_(state[name])
+
+
 class FixedWeighting:
     """Constant task weights. This weighting requires no measurement and has no state: the weights are in the configuration."""
 
@@ -192,11 +211,3 @@ def set_weights(weights: Tensor, target: Tensor, active: Tensor) -> None:
     others = torch.where(active, 0.0, weights).sum()
     rescaled = moved * ((len(weights) - others) / moved.sum())
     weights.copy_(torch.where(active, rescaled, weights))
-
-
-def load_tensors(state: Mapping[str, Any], **targets: Tensor) -> None:
-    """Copy the tensors of a saved state into `targets`. Raise `ConfigError` if names or shapes differ."""
-    if set(state) != set(targets) or any(state[name].shape != target.shape for name, target in targets.items()):
-        raise ConfigError("weighting: the saved state is of another weighting or of other tasks; resume with the same weighting and tasks")
-    for name, target in targets.items():
-        target.copy_(state[name])

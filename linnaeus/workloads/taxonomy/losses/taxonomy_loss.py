@@ -65,15 +65,13 @@ class TaxonomyLoss:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R]. With `image_scores` in `outputs`, return the means
         of the sums of both scores.
 
-        Also set two entries of `outputs`: `losses`, the sums as R scalars, for the gradient of a single rank, and `loss_sums`, the sums
-        without gradient, so that the training metrics need not compute them again."""
+        Also set `outputs["losses"]`: the sums as R scalars, for the gradient of a single rank."""
         losses = self._losses(outputs["scores"], batch)
         if "image_scores" in outputs:
             alone = self._losses(outputs["image_scores"], batch)
             losses = [(fused + image) / 2 for fused, image in zip(losses, alone, strict=True)]
-        sums = torch.stack(losses)
-        outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
-        return sums
+        outputs["losses"] = losses
+        return torch.stack(losses)
 
     def _rank_losses(self, scores: Scores, batch: Batch) -> list[Tensor]:
         """Return the sum of each rank's loss over the labels of a prepared batch, R scalars."""

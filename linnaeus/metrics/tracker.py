@@ -220,13 +220,10 @@ class StepMetricsLogger:
         process, number of processes)."""
         self.tracker, self.all_reduce, self.total_loss, self.place = tracker, all_reduce, total_loss, place
 
-    def row(
-        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False, **more: float
-    ) -> dict[str, float]:
+    def row(self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False) -> dict[str, float]:
         """Return the log row of the current step. Call this on all ranks.
 
         task_weights: the task weights if they are constant, [T]; otherwise ignored. peek: True to keep the sums, which are otherwise set to
-        0. more: further entries of the row."""
+        0."""
         row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek, self.place)
-        row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}
-        return row | more
+        return row | {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}

@@ -393,7 +393,7 @@ def test_a_saturated_task_of_the_classifier_is_named(tmp_path):
 
 
 def test_a_run_whose_model_names_no_output_layer_and_has_no_gradient_is_named(tmp_path):
-    with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_scales", lambda factor, counts, dtype, device: torch.zeros(2)):
+    with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_factors", lambda factor, counts, dtype, device: torch.zeros(2)):
         run = runs.run("vectors", tmp_path, "trainer.length=3steps")
     assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in runs.alarms(run)] == [
         ("dead_task", 2, (task,)) for task in ("first", "second")

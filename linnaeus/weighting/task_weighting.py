@@ -111,12 +111,12 @@ class WeightingMeter:
         conflict: GradientConflict,
         gradients: TaskGradients,
         order: SumOrder,
-        separate_loss_sums: Callable[[Any], Sequence[Tensor] | None] | None = None,
+        separate_loss_sums: Callable[[Any], Sequence[Tensor] | None],
     ) -> None:
         """`order`: order of the sums over micro-batches and ranks.
 
-        `separate_loss_sums`: method of the workload that returns the loss sums as T scalars from the outputs of the model. If this is None
-        or returns None, the gradients are computed from the stacked loss sums."""
+        `separate_loss_sums`: method of the workload that returns the loss sums as T scalars from the outputs of the model. If it returns
+        None, the gradients are computed from the stacked loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
         self.order, self.separate_loss_sums = order, separate_loss_sums
         self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients for it or the conflict
@@ -142,7 +142,7 @@ class WeightingMeter:
         if not self._gradients:
             return
         denominators = torch.where(self._valid > 0, self._valid, 1.0).to(loss_sums, non_blocking=True)
-        separate = None if self.separate_loss_sums is None else self.separate_loss_sums(outputs)
+        separate = self.separate_loss_sums(outputs)
         if separate is None:
             losses: Sequence[Tensor] = (loss_sums / denominators).unbind()
         else:

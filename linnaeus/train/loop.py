@@ -147,8 +147,9 @@ def accumulate_gradients(t: Training, window: Window, valid: Tensor, step: int, 
     valid: as in `update_on_window`. step: number of updates before this one. gradnorm: True to also measure the gradients that the task
     weighting needs. conflict: True to also measure the gradients for the gradient conflict."""
     weights = t.weighting.weights
-    factors = loss_factors(t.reduction.factor, tuple(valid.tolist()), weights.dtype, weights.device)
-    t.weighting_meter.start(step + 1, valid, gradnorm, conflict)
+    denominators = t.workload.denominators(valid)
+    factors = loss_factors(t.reduction.factor, tuple(denominators.tolist()), weights.dtype, weights.device)
+    t.weighting_meter.start(step + 1, denominators, gradnorm, conflict)
     t.optimizers.zero_grad()
     t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):
@@ -166,11 +167,11 @@ def apply_update(t: Training, window: Window, step: int) -> None:
 
 
 @functools.lru_cache(maxsize=1)  # most updates of a run have the same counts
-def loss_factors(factor: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return `factor` / N_t for each task t, [T] on the device. N_t is `counts[t]`, or 1 if the task has no label.
+def loss_factors(factor: int, denominators: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return `factor` / N_t for each task t, [T] on the device. N_t is `denominators[t]`, or 1 if that is 0.
 
     The result is cached: do not change it in place."""
-    factors = torch.tensor([factor / (count or 1.0) for count in counts], dtype=dtype)
+    factors = torch.tensor([factor / (number or 1.0) for number in denominators], dtype=dtype)
     # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
     return factors.to(device, non_blocking=True)
 
@@ -183,8 +184,9 @@ def seed_micro_batch(t: Training, step: int, number: int) -> None:
 def forward_backward(t: Training, batch: dict[str, Tensor], factors: Tensor) -> None:
     """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the losses of task t).
 
-    w_t is the weight of task t, N_t the number of valid labels of task t in the global batch. `factors` [T] is 1 / N_t, or W / N_t if the
-    reduction averages the gradients of W processes. Raise `ConfigError` if the losses do not have a gradient."""
+    w_t is the weight of task t, N_t its denominator: the number of its valid labels in the global batch, unless the workload defines
+    another. `factors` [T] is 1 / N_t, or W / N_t if the reduction averages the gradients of W processes. Raise `ConfigError` if the losses
+    do not have a gradient."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)

@@ -125,8 +125,8 @@ class WeightingMeter:
     def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
         """Start update number `update`.
 
-        `valid`: number of labels of each task in the whole global batch, float64 [T] on the host. `due`: True if the task weights must be
-        updated. `conflict_due`: True if the gradient conflict must be measured."""
+        `valid`: denominator of the loss of each task in the whole global batch, mostly its number of labels, float64 [T] on the host.
+        `due`: True if the task weights must be updated. `conflict_due`: True if the gradient conflict must be measured."""
         requirements = self.weighting.requirements
         self._for_weighting = (due or requirements.every_update) and (requirements.losses or requirements.gradients)
         self._gradients = (conflict_due and self.gradients.possible) or (self._for_weighting and requirements.gradients)

@@ -73,7 +73,7 @@ class Step:
         return end - start
 
     def forward_and_backward(self) -> tuple[dict[str, Any], Tensor]:
-        denominators = self.loss.valid_counts(self.batch)
+        denominators = self.loss.denominators(self.loss.valid_counts(self.batch))
         outputs: dict[str, Any] = {"scores": self.head(self.features), "features": self.features[:, -1], "per_rank": self.features}
         sums = self.loss.sums(outputs, self.batch)
         weighted_hierarchical_loss(sums, torch.ones(len(denominators)), denominators).backward()

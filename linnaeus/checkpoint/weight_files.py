@@ -91,7 +91,7 @@ def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
     with HashingWriter(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            file.write(_bytes(kept[name]))
+            file.write(tensor_bytes(kept[name]))
     return file.entry
 
 
@@ -102,7 +102,7 @@ def _type_name(name: str, tensor: Tensor) -> str:
     return TYPES[kind]
 
 
-def _bytes(tensor: Tensor) -> Any:
+def tensor_bytes(tensor: Tensor) -> Any:
     """Return the values of a tensor in row-major order as an array of bytes, little-endian like every machine that torch runs on."""
     import torch
 

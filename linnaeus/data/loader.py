@@ -9,16 +9,13 @@ import resource
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from linnaeus.data.samples import PositionedDataset
+from linnaeus.data.workers import WorkerLoader, WorkerPool
 from linnaeus.errors import ConfigError
-
-if TYPE_CHECKING:
-    import torch
-
-    from linnaeus.data.samples import PositionedDataset
-    from linnaeus.data.workers import WorkerPool
-
 
 RUN_FILES = 64  # upper limit of the files that a run without workers opens
 WORKER_FILES = 4  # further ones for each worker
@@ -46,11 +43,7 @@ def build_loaders(dataset: PositionedDataset, batches: Any, pool: WorkerPool | N
 
     `batches` is a `PositionSampler` or another sized iterable. The workers of `pool` each read `prefetch` batches in advance. If `pool` is
     None, this process reads each batch when it is requested."""
-    if pool is None:
-        return InProcessLoader(dataset, batches)
-    from linnaeus.data.workers import WorkerLoader
-
-    return WorkerLoader(pool, dataset, batches, prefetch)
+    return InProcessLoader(dataset, batches) if pool is None else WorkerLoader(pool, dataset, batches, prefetch)
 
 
 class InProcessLoader:
@@ -91,8 +84,6 @@ class DevicePrefetcher:
     def _busy(self) -> bool:
         """Return True if the GPU has not finished its queued work; then waiting for the loader has cost no time. Always False on the
         CPU."""
-        import torch
-
         return self.device.type == "cuda" and not torch.cuda.current_stream(self.device).query()
 
     def _on_host(self) -> Iterator[tuple[Any, Any]]:
@@ -101,8 +92,6 @@ class DevicePrefetcher:
             yield batch, batch
 
     def _prefetched(self) -> Iterator[tuple[Any, Any]]:
-        import torch
-
         iterator, stream = iter(self.loader), torch.cuda.Stream(self.device)
         copying = deque[tuple[torch.cuda.Event, Any]]()  # host batches, alive until their copies end: freed memory is reused
 

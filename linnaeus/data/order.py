@@ -28,9 +28,8 @@ def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = No
         pairs, singles = _pair_samples(permutation(key(seed, ORDER, epoch), size), groups)
     else:
         pairs, singles = _pair_distinct(resampling.multiset(epoch), groups, seed, ORDER, epoch)
-    singles = singles[
-        permutation(key(seed, ORDER, epoch, 2), len(singles))
-    ]  # otherwise the sample left over at the end would always belong to the last group
+    # without this permutation the sample left over at the end would always belong to the last group
+    singles = singles[permutation(key(seed, ORDER, epoch, 2), len(singles))]
     slots = np.concatenate([pairs, singles[: len(singles) // 2 * 2].reshape(-1, 2)])
     slots = slots[permutation(key(seed, ORDER, epoch, 1), len(slots))]
     return np.concatenate([slots.reshape(-1), singles[len(singles) // 2 * 2 :]])

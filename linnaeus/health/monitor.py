@@ -26,11 +26,12 @@ SCALE_SEARCH = 8  # non-finite gradients in a row that are normal in fp16: the l
 class Updates(NamedTuple):
     """Numbers of the n consecutive updates since the last row, for T tasks and W processes. first_step: `global_step` after the first one.
 
-    losses: mean loss of each task, [n, T]; NaN without a label, infinite if the loss is not finite. total: mean of `losses` over the tasks
-    with labels, [n]. processes: sum of the losses on each process, [n, W]. norms: gradient norm before clipping, [n]; not finite if the
-    update was skipped. settled: [n], True if the data of the update are comparable with the data of earlier updates; () if all are. Not
-    comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of the data. gradients: norm of the
-    gradient of one parameter on each process, before the sum over the processes, [n, W] or [n, 0]; () if it was not measured."""
+    losses: mean loss of each task, [n, T]; NaN without a label, infinite if the loss is not finite. total: mean over the tasks with labels
+    of loss sum / denominator in the objective, [n]. processes: sum of the losses on each process, [n, W]. norms: gradient norm before
+    clipping, [n]; not finite if the update was skipped. settled: [n], True if the data of the update are comparable with the data of
+    earlier updates; () if all are. Not comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of
+    the data. gradients: norm of the gradient of one parameter on each process, before the sum over the processes, [n, W] or [n, 0]; () if
+    it was not measured."""
 
     first_step: int
     losses: Sequence[Sequence[float]]

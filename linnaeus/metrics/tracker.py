@@ -68,24 +68,26 @@ class MetricsTracker:
         self,
         all_reduce: Callable[[Tensor], Tensor],
         total_loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+        denominators: Callable[[Tensor], Tensor],
         weights: Tensor,
         peek: bool,
-        place: tuple[int, int] = (0, 1),
+        rank: int,
+        world_size: int,
     ) -> dict[str, float]:
         """Return a row of training metrics: means over all processes since the last row, weighted and smoothed losses, and the task weights
         of the last update. Then set the sums to 0, unless `peek` is True. This waits for the device, so call it for log rows only.
         Call it on all ranks.
 
         all_reduce: function that returns the sum of a tensor over all processes. total_loss: function `total_loss(sums, weights,
-        denominators)`, all [T], that returns the weighted loss, a scalar tensor. weights: the task weights if they are constant, [T];
-        otherwise ignored. place: (rank of this process, number of processes)."""
-        self.losses = self.sums.read(all_reduce, *place)
+        denominators)`, all [T], that returns the weighted loss, a scalar tensor. denominators: function that returns the denominators of
+        the losses from the label counts, [T]. weights: the task weights if they are constant, [T]; otherwise ignored. rank, world_size: of
+        this process."""
+        self.losses = self.sums.read(all_reduce, rank, world_size)
         totals, valid = self.losses.total_sums, self.losses.total_valid
         last = (weights if self.weights is None else self.weights).to("cpu", torch.float64)
-        if self.losses.total_weighted is None:
-            objective = total_loss(totals, last, valid)
-        else:
-            objective = total_loss(self.losses.total_weighted, torch.ones_like(last), valid)
+        weighted = self.losses.total_weighted
+        sums, factors = (totals, last) if weighted is None else (weighted, torch.ones_like(last))
+        objective = total_loss(sums, factors, denominators(valid))
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
         results = self.training.compute(totals, valid, {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
@@ -214,19 +216,20 @@ class StepMetricsLogger:
         tracker: MetricsTracker,
         all_reduce: Callable[[Tensor], Tensor],
         total_loss: Callable[[Tensor, Tensor, Tensor], Tensor],
-        place: tuple[int, int] = (0, 1),
+        denominators: Callable[[Tensor], Tensor],
+        rank: int,
+        world_size: int,
     ) -> None:
-        """all_reduce: function that returns the sum of a tensor over all processes. total_loss: `Workload.total_loss`. place: (rank of this
-        process, number of processes)."""
-        self.tracker, self.all_reduce, self.total_loss, self.place = tracker, all_reduce, total_loss, place
+        """all_reduce: function that returns the sum of a tensor over all processes. total_loss, denominators: methods of the workload.
+        rank, world_size: of this process."""
+        self.tracker, self.all_reduce, self.total_loss, self.denominators = tracker, all_reduce, total_loss, denominators
+        self.rank, self.world_size = rank, world_size
 
-    def row(
-        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False, **more: float
-    ) -> dict[str, float]:
+    def row(self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False) -> dict[str, float]:
         """Return the log row of the current step. Call this on all ranks.
 
         task_weights: the task weights if they are constant, [T]; otherwise ignored. peek: True to keep the sums, which are otherwise set to
-        0. more: further entries of the row."""
-        row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek, self.place)
-        row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}
-        return row | more
+        0."""
+        functions = self.all_reduce, self.total_loss, self.denominators
+        row = self.tracker.training_row(*functions, task_weights, peek, self.rank, self.world_size)
+        return row | {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}

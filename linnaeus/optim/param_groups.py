@@ -215,14 +215,14 @@ def _split(
     return [ParamGroup(label, tuple(part), lr_scale, own_decay) for (own_decay, _), part in parts.items()]
 
 
-def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str] | None = None) -> list[str]:
-    """Return a log line for each group: its settings, its size and its parameter names, in which block numbers are replaced by `*`. Groups
-    that differ only in the learning rate (`layer_decay`) are on one line, which gives the scale of each.
+def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str]) -> list[str]:
+    """Return a log line for each group: its optimizer, its settings, its size and its parameter names, in which block numbers are replaced
+    by `*`. Groups that differ only in the learning rate (`layer_decay`) are on one line, which gives the scale of each.
 
-    `optimizers`: name of the optimizer of each group, with which the line begins; None: the line begins with the label of the group."""
+    `optimizers`: name of the optimizer of each group."""
     alike: dict[Any, list[ParamGroup]] = {}
-    for i, group in enumerate(groups):
-        head = f"{optimizers[i]}, {group.label}" if optimizers else group.label
+    for group, optimizer in zip(groups, optimizers, strict=True):
+        head = f"{optimizer}, {group.label}"
         alike.setdefault((head, group.weight_decay, group.parameters[0].tensor.dtype), []).append(group)
     lines = []
     for (head, weight_decay, _), parts in alike.items():

@@ -36,13 +36,11 @@ class UpdateRatio:
         self._parts = [part for tensors in parts.values() for part in tensors] or [groups[0].tensors[0].new_empty(0)]
         self.sizes = {name: sum(len(part) for part in tensors) for name, tensors in parts.items()}
         self._before: Tensor | None = None  # all parts in one tensor, because one call for each tensor would cost more than the copy
-        self.started = False
 
     @torch.no_grad()
     def start(self) -> None:
         """Copy the measured weights. Call this before the update. It does not wait for the device."""
         self._before = torch.cat(self._parts)
-        self.started = True
 
     @torch.no_grad()
     def read(self) -> dict[str, float]:
@@ -50,9 +48,9 @@ class UpdateRatio:
         the device.
 
         The ratio of a group is NaN if all its measured weights were 0, or if no weight of the group is measured."""
-        if not self.started or self._before is None:
+        if self._before is None:
             return {}
-        before, self._before, self.started = self._before, None, False
+        before, self._before = self._before, None
         change, sizes = torch.cat(self._parts).sub_(before), list(self.sizes.values())
         norms = torch.stack(torch._foreach_norm([*before.split(sizes), *change.split(sizes)])).tolist()
         ratios = zip(self.sizes, norms, norms[len(sizes) :])

@@ -48,18 +48,14 @@ class TrainingConsistencyChecker:
         """Return {fraction: step at which this fraction of the run is done} for the fractions 0.25, 0.5 and 0.75."""
         return {f: first_step_at(f * self._length().total_steps) for f in FRACTIONS}
 
-    def drift(self, global_step: int, epochs_done: float | None = None) -> float:
+    def drift(self, global_step: int) -> float:
         """Return the fraction of the run that is done by passes over the data, minus the fraction that is done by steps. It is 0 if the run
-        is as planned, and positive if the loader yields fewer updates per epoch than planned.
-
-        `epochs_done`: number of passes over the data, with a fraction; None: computed from `global_step` and the length of the loader."""
+        is as planned, and positive if the loader yields fewer updates per epoch than planned."""
+        if self.actual_steps_per_epoch == self._planned(0):  # as planned, also in a run of less than one epoch
+            return 0.0
         length = self._length()
-        epochs = length.total_steps / length.steps_per_epoch
-        if epochs_done is None:
-            epochs_done = global_step / self.actual_steps_per_epoch if self.actual_steps_per_epoch else 0.0
-            if self.actual_steps_per_epoch == self._planned(0):  # as planned, also in a run of less than one epoch
-                return 0.0
-        return epochs_done / epochs - global_step / length.total_steps
+        epochs_done = global_step / self.actual_steps_per_epoch if self.actual_steps_per_epoch else 0.0
+        return epochs_done / (length.total_steps / length.steps_per_epoch) - global_step / length.total_steps
 
     def _length(self) -> TrainingLength:
         assert self.plan is not None, "call initialize_with_first_epoch first"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.checkpoint.resume import list_checkpoints
+from linnaeus.checkpoint.resume import contains_checkpoint, list_checkpoints
 from linnaeus.config.choices import AUTO, FOUND_AT_START, with_values
 from linnaeus.config.environment import hide
 from linnaeus.config.messages import similar_key
@@ -293,8 +293,6 @@ def _check_resume(choice: str, own: Path) -> None:
     """Raise `ConfigError` if `choice`, the value of `run.resume`, is a path that neither is a checkpoint nor contains one."""
     if choice in ("auto", "never"):
         return
-    from linnaeus.checkpoint.resume import contains_checkpoint
-
     if not read_or_refuse(lambda: contains_checkpoint(Path(choice), own)):
         reason = "contains no checkpoint" if Path(choice).is_dir() else "does not exist"
         raise ConfigError(f"run.resume: {choice!r} {reason}; use auto, never, or the path of a step-... directory")

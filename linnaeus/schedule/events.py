@@ -156,12 +156,7 @@ class Ramp:
         """Return the ramp of `config` with its durations converted to steps.
 
         Raise `ConfigError`, naming `key`, if `until` comes before `begin`."""
-        begin = Duration.parse(config.begin, f"{key}.begin").to_steps(total_steps, steps_per_epoch)
-        until = Duration.parse(config.until, f"{key}.until").to_steps(total_steps, steps_per_epoch)
-        if until < begin:
-            order = f"{key}.until={config.until} (step {until}) comes before {key}.begin={config.begin} (step {begin})"
-            raise ConfigError(f"{order}; swap them or set a later {key}.until")
-        return cls(config.start, config.end, begin, until)
+        return cls(config.start, config.end, *begin_and_until(config.begin, config.until, key, total_steps, steps_per_epoch))
 
     @property
     def is_constant(self) -> bool:
@@ -176,3 +171,13 @@ class Ramp:
         if step <= self.begin_step:
             return self.start
         return self.start + (self.end - self.start) * (step - self.begin_step) / (self.until_step - self.begin_step)
+
+
+def begin_and_until(begin: str, until: str, key: str, total_steps: int, steps_per_epoch: int) -> tuple[int, int]:
+    """Return the durations `<key>.begin` and `<key>.until` in steps. Raise `ConfigError` if the second is shorter."""
+    first = Duration.parse(begin, f"{key}.begin").to_steps(total_steps, steps_per_epoch)
+    last = Duration.parse(until, f"{key}.until").to_steps(total_steps, steps_per_epoch)
+    if last < first:
+        order = f"{key}.until={until} (step {last}) comes before {key}.begin={begin} (step {first})"
+        raise ConfigError(f"{order}; swap them or set a later {key}.until")
+    return first, last

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linnaeus.config.schema import Config
-from linnaeus.durations import Duration, first_step_at
+from linnaeus.durations import first_step_at
 from linnaeus.errors import ConfigError
+from linnaeus.schedule.events import begin_and_until
 
 KEY = "schedule.image_size"
 
@@ -47,14 +48,10 @@ class ImageSizes:
         is constant.
 
         Raise `ConfigError` if `until` comes before `begin` or is step 0, and in the same cases as `image_sizes`."""
-        sizes, ramp, lengths = image_sizes(config), config.schedule.image_size, (total_steps, steps_per_epoch)
+        sizes, ramp = image_sizes(config), config.schedule.image_size
         if len(sizes) < 2:
             return None
-        begin = Duration.parse(ramp.begin, f"{KEY}.begin").to_steps(*lengths)
-        until = Duration.parse(ramp.until, f"{KEY}.until").to_steps(*lengths)
-        if until < begin:
-            order = f"{KEY}.until={ramp.until} (step {until}) comes before {KEY}.begin={ramp.begin} (step {begin})"
-            raise ConfigError(f"{order}; swap them or set a later {KEY}.until")
+        begin, until = begin_and_until(ramp.begin, ramp.until, KEY, total_steps, steps_per_epoch)
         if until == 0:
             raise ConfigError(f"{KEY}.until={ramp.until} is step 0, before the first update; set a later one")
         changes = len(sizes) - 1

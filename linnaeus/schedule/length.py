@@ -41,6 +41,11 @@ def training_samples(config: Config, dataset_size: int) -> int:
     return min(dataset_size, config.trainer.limit_train_samples or dataset_size)
 
 
+def validation_samples(config: Config, dataset_size: int) -> int:
+    """Return the number of samples in a validation pass: `dataset_size`, or `trainer.limit_validation_samples` if that is smaller."""
+    return min(dataset_size, config.trainer.limit_validation_samples or dataset_size)
+
+
 def steps_per_epoch(config: Config, dataset_size: int) -> int:
     """Return the number of updates of one epoch: ceil(N / B) with `data.last_batch=keep`, floor(N / B) with `drop`.
 

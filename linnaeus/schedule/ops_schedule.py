@@ -155,8 +155,7 @@ class OpsSchedule:
 
         Pass `learning_rate` and `grad_norm` when a row of metrics is logged, and `results` after the validation passes of a step. A limit
         on a value that is not passed is not checked. Patience is not checked here: it has a state, in `EarlyStopping`."""
-        has_limit = self.resolved.early_stop.max_steps is not None
-        reason = self.stop_conditions.at_step(current_step) if has_limit else None
+        reason = self.stop_conditions.at_step(current_step)
         if reason is None and learning_rate is not None:
             reason = self.stop_conditions.after_log(current_step, learning_rate, 0.0 if grad_norm is None else grad_norm)
         if reason is None and results is not None:

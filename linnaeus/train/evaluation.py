@@ -93,7 +93,7 @@ def evaluate(
 def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
     """Build the run with the settings in `overrides` and `variant`, load `weights`, and run the validation passes on the samples of
     `split`. Return the results."""
-    from linnaeus.train.validation import validation_size
+    from linnaeus.schedule.length import validation_samples
 
     given = [*overrides, *variant.overrides()]
     with tempfile.TemporaryDirectory() as scratch:  # photographs that cannot be decoded are recorded here, not in the run
@@ -101,9 +101,9 @@ def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: Ini
             shutil.copy(file, scratch)
         training = _build(run, split, given, weights, Path(scratch))
         results, tables = _score(training)
-    workload = training.workload
+    workload, size = training.workload, len(training.workload.validation_set)
     table = workload.summary(results) or [f"{name}  {value:.5g}" for name, value in results.items() if not math.isnan(value)]
-    return Scored(variant, given, workload.tasks, validation_size(training), len(workload.validation_set), results, tables, table)
+    return Scored(variant, given, workload.tasks, validation_samples(training.config, size), size, results, tables, table)
 
 
 def _rows(scored: Scored, split: str) -> str:

@@ -134,8 +134,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     accumulate_gradients(t, window, valid, step, gradnorm=gradnorm, conflict=conflict)
     if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
         t.update_ratio.start()
-    if t.output.writer is not None and t.output.writer.copying:
-        saving.wait_for_copy(t)
+    saving.wait_for_copy(t)
     apply_update(t, window, step)
     t.tracker.add_update(tuple(valid.tolist()))
     samples = t.sampler.samples_in(step)
@@ -148,14 +147,15 @@ def accumulate_gradients(t: Training, window: Window, valid: Tensor, step: int, 
     valid: as in `update_on_window`. step: number of updates before this one. gradnorm: True to also measure the gradients that the task
     weighting needs. conflict: True to also measure the gradients for the gradient conflict."""
     weights = t.weighting.weights
-    scales = loss_scales(t.reduction.factor, tuple(valid.tolist()), weights.dtype, weights.device)
-    t.weighting_meter.start(step + 1, valid, gradnorm, conflict)
+    denominators = t.workload.denominators(valid)
+    factors = loss_factors(t.reduction.factor, tuple(denominators.tolist()), weights.dtype, weights.device)
+    t.weighting_meter.start(step + 1, denominators, gradnorm, conflict)
     t.optimizers.zero_grad()
     t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):
         seed_micro_batch(t, step, number)
         with t.reduction.micro_batch(last=number + 1 == len(window)):
-            forward_backward(t, batch, scales)
+            forward_backward(t, batch, factors)
     t.reduction.finish()
 
 
@@ -167,13 +167,13 @@ def apply_update(t: Training, window: Window, step: int) -> None:
 
 
 @functools.lru_cache(maxsize=1)  # most updates of a run have the same counts
-def loss_scales(factor: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return `factor` / N_t for each task t, [T] on the device. N_t is `counts[t]`, or 1 if the task has no label.
+def loss_factors(factor: int, denominators: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return `factor` / N_t for each task t, [T] on the device. N_t is `denominators[t]`, or 1 if that is 0.
 
     The result is cached: do not change it in place."""
-    scales = torch.tensor([factor / (count or 1.0) for count in counts], dtype=dtype)
+    factors = torch.tensor([factor / (number or 1.0) for number in denominators], dtype=dtype)
     # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
-    return scales.to(device, non_blocking=True)
+    return factors.to(device, non_blocking=True)
 
 
 def seed_micro_batch(t: Training, step: int, number: int) -> None:
@@ -181,11 +181,12 @@ def seed_micro_batch(t: Training, step: int, number: int) -> None:
     seed_forward(t.config.seed, step, t.sampler.place(number), t.device.type)
 
 
-def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> None:
+def forward_backward(t: Training, batch: dict[str, Tensor], factors: Tensor) -> None:
     """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the losses of task t).
 
-    w_t is the weight of task t, N_t the number of valid labels of task t in the global batch. `scales` [T] is 1 / N_t, or W / N_t if the
-    reduction averages the gradients of W processes. Raise `ConfigError` if the losses do not have a gradient."""
+    w_t is the weight of task t, N_t its denominator: the number of its valid labels in the global batch, unless the workload defines
+    another. `factors` [T] is 1 / N_t, or W / N_t if the reduction averages the gradients of W processes. Raise `ConfigError` if the losses
+    do not have a gradient."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)
@@ -193,7 +194,7 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
     if not sums.requires_grad:
         raise ConfigError(f"{class_name(type(t.workload))}.loss_sums returns a tensor without a gradient; do not detach it")
     t.weighting_meter.measure(sums, outputs, t.precision.loss_scale)
-    t.precision.backward(sums, t.weighting.weights * scales)
+    t.precision.backward(sums, t.weighting.weights * factors)
     t.tracker.add_micro_batch(sums, outputs, batch, t.weighting.weights)
 
 

@@ -61,23 +61,21 @@ class Outputs:
     ) -> None:
         self.config, self.context, self.directory = config, context, directory
         self.sinks, self.display = sinks, display
-        keep = config.schedule
+        keep, own = config.schedule, directory.path if context.is_master else None
         self.writer: CheckpointWriter | None = None
         if context.is_master:
-            best = keep.keep_best, keep.best_mode, keep.best_monitor
-            self.writer = CheckpointWriter(directory.checkpoints, keep.keep_last, *best)
+            self.writer = CheckpointWriter(directory.checkpoints, keep.keep_last, keep.keep_best, keep.best_mode, keep.best_monitor)
         self.seconds_before = 0.0
         self.last_row: dict[str, Any] = {}
         self.saved_step = -1
         self.resumed = False
         self.results = ValidationResults(directory.validation)
-        self.alarms = AlarmLog(directory.path if context.is_master else None)
+        self.alarms = AlarmLog(own)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
         title = f"{config.run.experiment} / {directory.path.name}"
-        recipients = (config.logger.notify, config.logger.notify_on)
-        self.notifier = Notifier(directory.path if context.is_master else None, title, *recipients)
+        self.notifier = Notifier(own, title, config.logger.notify, config.logger.notify_on)
         self._end = ("", "running")  # (last message, status)
-        self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
+        self.reports = RunReports(config, None if own is None else own / "reports.jsonl", display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
         """Continue the files at `step`: remove rows, reports and alarms of later steps, and rename checkpoints of later steps.

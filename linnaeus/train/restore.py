@@ -51,12 +51,7 @@ def find_point(t: Training) -> ResumePoint:
     Raise `ConfigError`, on all ranks, if a rank cannot read the checkpoint that rank 0 has verified."""
     point, refusal = ResumePoint(None), ""
     try:
-        point = find_resume_point(
-            t.config.run.resume,
-            t.output.directory.checkpoints,
-            is_master=t.context.is_master,
-            broadcast_object=t.context.broadcast_object,
-        )
+        point = _next_start(t, t.output.directory, read_only=False)
     except (CheckpointDamaged, OSError) as error:
         if t.context.is_master:
             raise
@@ -220,10 +215,10 @@ def describe_start(t: Training, directory: RunDirectory) -> str:
     return f"nothing was written or trained: without plan=true the run continues at step {step:,} of {last:,} in {directory.path}"
 
 
-def _next_start(t: Training, directory: RunDirectory) -> ResumePoint:
-    """Return the checkpoint from which the run would continue. Write nothing."""
+def _next_start(t: Training, directory: RunDirectory, read_only: bool = True) -> ResumePoint:
+    """Return the checkpoint from which the run continues. `read_only=True`: write nothing."""
     ranks: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
-    return find_resume_point(t.config.run.resume, directory.checkpoints, read_only=True, **ranks)
+    return find_resume_point(t.config.run.resume, directory.checkpoints, read_only=read_only, **ranks)
 
 
 def finish_pending_validations(t: Training) -> None:

@@ -7,8 +7,7 @@ import hashlib
 import time
 from typing import Any
 
-import torch
-
+from linnaeus.checkpoint.weight_files import tensor_bytes
 from linnaeus.rundir.identity import plain
 from linnaeus.train.logged_errors import log_write_errors
 from linnaeus.train.measuring.readings import costs
@@ -74,9 +73,9 @@ def readable_state(t: Training) -> dict[str, Any]:
 
 
 def wait_for_copy(t: Training) -> None:
-    """Wait until the state of the optimizers is copied for the newest checkpoint. Call this before the next update, which changes the
-    state."""
-    if t.output.writer is not None:
+    """If the state of the optimizers is still being copied for the newest checkpoint, wait for the copy. Call this before the next update,
+    which changes the state."""
+    if t.output.writer is not None and t.output.writer.copying:
         with t.clock.measure("saving"):
             t.output.writer.wait_until_copied()
 
@@ -108,5 +107,5 @@ def weights_hash(t: Training) -> str:
         if not t.context.is_master:
             continue
         digest.update(name.encode())
-        digest.update(whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor_bytes(whole))
     return digest.hexdigest() if t.context.is_master else "-"

@@ -124,12 +124,10 @@ def log_metrics(t: Training) -> None:
 def report(t: Training) -> None:
     """Print and write the progress report. If validation passes are pending at the last step, defer the report until they are done."""
     step = t.progress.global_step
-    if t.ops.resolved.report.due(step):  # on all ranks alike
+    if t.ops.resolved.report.due(step):  # on all ranks alike; a report due by rank 0's clock shows the newest row
         with t.output.reports.timed():
             t.ranks.collect(t)
-    if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row
-        with t.output.reports.timed():
-            t.output.last_row |= readings.training_row(t, peek=True)
+            t.output.last_row |= readings.training_row(t, peek=True) if t.tracker.updates else {}
     if step == t.ops.resolved.last_step and t.progress.has_pending_validations():
         t.output.reports.defer(t.output.last_row)
     else:

@@ -20,7 +20,7 @@ from linnaeus.data.sampler import ValidationBatches, validation_part
 from linnaeus.errors import ConfigError, counted
 from linnaeus.metrics.streaming import SAMPLES, Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
-from linnaeus.schedule.length import validation_batch_size
+from linnaeus.schedule.length import validation_batch_size, validation_samples
 from linnaeus.schedule.validation_passes import PARTIAL
 from linnaeus.train import saving
 from linnaeus.train.building.freezing import set_training
@@ -176,15 +176,9 @@ def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_n
     return PassTotals(pass_.key.replace("val", "val_ema", 1) if ema is not None else pass_.key, *found)
 
 
-def validation_size(t: Training) -> int:
-    """Return the number of samples in a validation pass: all, or `trainer.limit_validation_samples` if that is smaller."""
-    size = len(t.workload.validation_set)
-    return min(size, t.config.trainer.limit_validation_samples or size)
-
-
 def number_of_batches(t: Training) -> int:
     """Return the number of batches in a validation pass, over all ranks."""
-    return -(-validation_size(t) // validation_batch_size(t.config))
+    return -(-validation_samples(t.config, len(t.workload.validation_set)) // validation_batch_size(t.config))
 
 
 def _run_batches(

@@ -10,22 +10,20 @@ configured weights multiply w_t. During the first two intervals, the configured 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, SavedTensors, means, set_weights, usable
 
 
-class DynamicWeightAverage:
+class DynamicWeightAverage(SavedTensors):
     """Task weights by dynamic weight average.
 
     `previous`: mean loss of each task in the last complete interval, 0 for a task without labels. `sums`, `valid`: loss sum and label count
     of each task in the current interval. All three are float64 [T]."""
 
     requirements = Requirements(losses=True, every_update=True)
+    saved = ("weights", "previous", "sums", "valid")
 
     def __init__(self, weights: Tensor, temperature: float) -> None:
         self.weights, self.temperature = weights, temperature
@@ -52,12 +50,3 @@ class DynamicWeightAverage:
         self.previous.copy_(torch.where(seen, losses, self.previous))
         self.sums.zero_()
         self.valid.zero_()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: tensor.clone() for name, tensor in self._tensors().items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_tensors(state, **self._tensors())
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"weights": self.weights, "previous": self.previous, "sums": self.sums, "valid": self.valid}

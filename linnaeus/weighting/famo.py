@@ -21,24 +21,22 @@ A task that improves less than the others gets a larger weight. Differences from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, SavedTensors, means, set_weights, usable
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # constants of Adam, as in the paper
 
 
-class FAMO:
+class FAMO(SavedTensors):
     """Task weights by FAMO. `logits`: [T]. `moments`: first and second moments of Adam, [2, T]. `moves`: number of Adam steps of each
     logit, [T].
 
     All three are float64."""
 
     requirements = Requirements(losses=True, losses_after=True)
+    saved = ("weights", "logits", "moments", "moves")
 
     def __init__(self, weights: Tensor, lr: float, decay: float) -> None:
         self.weights, self.lr, self.decay = weights, lr, decay
@@ -66,12 +64,3 @@ class FAMO:
         moves = self.moves.clamp(min=1)
         step = first / (1 - BETA1**moves) / ((second / (1 - BETA2**moves)).sqrt() + EPS)
         self.logits.copy_(torch.where(active, self.logits - self.lr * step, self.logits))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: tensor.clone() for name, tensor in self._tensors().items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_tensors(state, **self._tensors())
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"weights": self.weights, "logits": self.logits, "moments": self.moments, "moves": self.moves}

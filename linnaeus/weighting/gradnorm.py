@@ -21,22 +21,20 @@ L_t(0) is the loss at the first measurement: one global batch after `weighting.w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, SavedTensors, set_weights, usable
 
 
-class GradNorm:
+class GradNorm(SavedTensors):
     """Task weights by GradNorm.
 
     The gradient of a task is summed over micro-batches and ranks before its norm is computed, so the weights do not depend on how the
     global batch is split."""
 
     requirements = Requirements(gradients=True)
+    saved = ("weights", "initial_losses")
 
     def __init__(self, weights: Tensor, alpha: float, lr: float) -> None:
         self.weights, self.alpha, self.lr = weights, alpha, lr
@@ -59,9 +57,3 @@ class GradNorm:
         mean_weighted, mean_rate = (weighted * active).sum() / count, (rates * active).sum() / count
         discrepancy = weighted.log() - mean_weighted.log() - self.alpha * (rates.log() - mean_rate.log())
         set_weights(self.weights, self.weights * torch.exp(-self.lr * discrepancy.clamp(-1.0, 1.0)), active)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights.clone(), "initial_losses": self.initial_losses.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_tensors(state, weights=self.weights, initial_losses=self.initial_losses)

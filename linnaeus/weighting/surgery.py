@@ -13,7 +13,6 @@ coefficients are scaled to sum to the number of tasks; a task whose gradient is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,18 +20,19 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import FORWARD, key
-from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, SavedTensors, set_weights, usable
 
 METHODS = {"pcgrad": "PCGradWeighting", "upgrad": "UPGradWeighting"}
 INSTALL = "pip install 'linnaeus[surgery]'"
 
 
-class Surgery:
+class Surgery(SavedTensors):
     """Task weights by gradient surgery.
 
     `method`: a key of `METHODS`. `seed`: seed of the run; the random order of PCGrad depends on it and on the number of the update."""
 
     requirements = Requirements(gradients=True, every_update=True, same_update=True)
+    saved = ("weights",)
 
     def __init__(self, weights: Tensor, method: str, seed: int) -> None:
         self.weights, self.seed = weights, seed
@@ -54,12 +54,6 @@ class Surgery:
         generator.set_state(state)
         self.weights.copy_(self.factors)
         set_weights(self.weights, self.factors * coefficients.to(self.weights), active)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_tensors(state, weights=self.weights)
 
 
 def library_weighting(method: str) -> Any:

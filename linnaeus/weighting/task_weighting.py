@@ -62,6 +62,25 @@ class TaskWeighting(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
+class SavedTensors:
+    """Base of the task weightings whose state consists of tensors. `saved`: names of the attributes that are these tensors."""
+
+    saved: tuple[str, ...]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).clone() for name in self.saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy the tensors of a saved state into those of this object. Raise `ConfigError` if names or shapes differ."""
+        targets = {name: getattr(self, name) for name in self.saved}
+        if set(state) != set(targets) or any(state[name].shape != target.shape for name, target in targets.items()):
+            raise ConfigError(
+                "weighting: the saved state is of another weighting or of other tasks; resume with the same weighting and tasks"
+            )
+        for name, target in targets.items():
+            target.copy_(state[name])
+
+
 class FixedWeighting:
     """Constant task weights. This weighting requires no measurement and has no state: the weights are in the configuration."""
 
@@ -92,12 +111,12 @@ class WeightingMeter:
         conflict: GradientConflict,
         gradients: TaskGradients,
         order: SumOrder,
-        separate_loss_sums: Callable[[Any], Sequence[Tensor] | None] | None = None,
+        separate_loss_sums: Callable[[Any], Sequence[Tensor] | None],
     ) -> None:
         """`order`: order of the sums over micro-batches and ranks.
 
-        `separate_loss_sums`: method of the workload that returns the loss sums as T scalars from the outputs of the model. If this is None
-        or returns None, the gradients are computed from the stacked loss sums."""
+        `separate_loss_sums`: method of the workload that returns the loss sums as T scalars from the outputs of the model. If it returns
+        None, the gradients are computed from the stacked loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
         self.order, self.separate_loss_sums = order, separate_loss_sums
         self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients for it or the conflict
@@ -106,8 +125,8 @@ class WeightingMeter:
     def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
         """Start update number `update`.
 
-        `valid`: number of labels of each task in the whole global batch, float64 [T] on the host. `due`: True if the task weights must be
-        updated. `conflict_due`: True if the gradient conflict must be measured."""
+        `valid`: denominator of the loss of each task in the whole global batch, mostly its number of labels, float64 [T] on the host.
+        `due`: True if the task weights must be updated. `conflict_due`: True if the gradient conflict must be measured."""
         requirements = self.weighting.requirements
         self._for_weighting = (due or requirements.every_update) and (requirements.losses or requirements.gradients)
         self._gradients = (conflict_due and self.gradients.possible) or (self._for_weighting and requirements.gradients)
@@ -123,7 +142,7 @@ class WeightingMeter:
         if not self._gradients:
             return
         denominators = torch.where(self._valid > 0, self._valid, 1.0).to(loss_sums, non_blocking=True)
-        separate = None if self.separate_loss_sums is None else self.separate_loss_sums(outputs)
+        separate = self.separate_loss_sums(outputs)
         if separate is None:
             losses: Sequence[Tensor] = (loss_sums / denominators).unbind()
         else:
@@ -192,11 +211,3 @@ def set_weights(weights: Tensor, target: Tensor, active: Tensor) -> None:
     others = torch.where(active, 0.0, weights).sum()
     rescaled = moved * ((len(weights) - others) / moved.sum())
     weights.copy_(torch.where(active, rescaled, weights))
-
-
-def load_tensors(state: Mapping[str, Any], **targets: Tensor) -> None:
-    """Copy the tensors of a saved state into `targets`. Raise `ConfigError` if names or shapes differ."""
-    if set(state) != set(targets) or any(state[name].shape != target.shape for name, target in targets.items()):
-        raise ConfigError("weighting: the saved state is of another weighting or of other tasks; resume with the same weighting and tasks")
-    for name, target in targets.items():
-        target.copy_(state[name])

@@ -14,21 +14,20 @@ update on."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, SavedTensors, means, set_weights, usable
 
 
-class UncertaintyWeighting:
+class UncertaintyWeighting(SavedTensors):
     """Task weights by uncertainty. `log_variances`: float64 [T].
 
     The initial variances are the inverse configured weights, v_t = 1 / w_t."""
 
     requirements = Requirements(losses=True)
+    saved = ("weights", "log_variances")
 
     def __init__(self, weights: Tensor, lr: float) -> None:
         self.weights, self.keep = weights, math.exp(-lr / 2)
@@ -45,9 +44,3 @@ class UncertaintyWeighting:
         moved = (optimum + (self.log_variances.exp() - optimum) * self.keep).log()
         self.log_variances.copy_(torch.where(active, moved, self.log_variances))
         set_weights(self.weights, torch.exp(-self.log_variances), active)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights.clone(), "log_variances": self.log_variances.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_tensors(state, weights=self.weights, log_variances=self.log_variances)

@@ -149,7 +149,7 @@ class Workload(ABC):
     @abstractmethod
     def valid_counts(self, batch: Batch) -> Tensor:
         """Return the sum of the weights of the valid labels per task in a host batch, float64 [T] on the host. The loop divides the losses
-        by these sums."""
+        by these sums, see `denominators`."""
 
     @abstractmethod
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
@@ -171,9 +171,8 @@ class Workload(ABC):
         return TrainingMetrics(self.tasks)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
-        """Return the model's input from a device batch: normalised and, in training, mixed. The default returns `batch`.
-
-        `masked`: metadata components that a validation pass masks for every sample; () in training."""
+        """Return the model's input from a device batch: normalised and, in training, mixed. The default returns `batch`. `masked`: metadata
+        components that a validation pass masks for every sample; () in training."""
         return batch
 
     def compile(self, device: torch.device) -> None:
@@ -209,11 +208,15 @@ class Workload(ABC):
         """Report samples of a host batch that could not be decoded. Called for every batch of training and validation."""
         return None
 
+    def denominators(self, valid: Tensor) -> Tensor:
+        """Return the numbers by which the loop divides the loss sums of the tasks, float64 [..., T]. `valid`: results of `valid_counts`,
+        each added over a global batch, [..., T]. The default returns `valid`, so that the loss of a task is a mean over its labels."""
+        return valid
+
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         """Return the objective, a scalar: the sum over tasks of weight x sum / denominator. All arguments are [T]. The loop logs the
-        objective as `train/weighted_loss` and uses the derivative of this formula in closed form.
-
-        A denominator may be below 1, because it is a total weight of labels. A task with the denominator 0 adds its sum, which is 0."""
+        objective as `train/weighted_loss` and uses the derivative of this formula in closed form. A denominator may be below 1, because it
+        is a total weight of labels. A task with the denominator 0 adds its sum, which is 0."""
         return (weights * sums / denominators.where(denominators > 0, 1.0)).sum()
 
     def separate_loss_sums(self, outputs: Any) -> Sequence[Tensor] | None:
@@ -266,10 +269,8 @@ class Workload(ABC):
         return None
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
-        """Return values to add to a progress report, by name. Called on rank 0 only.
-
-        The values must be functions of the configuration and the state at this step, not of the time. Values whose names begin with `phase`
-        are shown together."""
+        """Return values to add to a progress report, by name. Called on rank 0 only. The values must be functions of the configuration and
+        the state at this step, not of the time. Values whose names begin with `phase` are shown together."""
         return {}
 
     def prepare_evaluation(self, run: Path, split: str) -> None:

@@ -64,8 +64,9 @@ def test_it_multiplies_the_scale_of_a_group_and_is_one_line_in_the_log():
     model = model_of("workload=language", "model.size=gpt_nano")
     scales = scales_of(model, 0.5, [{"filter": {"name": "blocks.1.*"}, "lr_scale": 0.1}])
     assert {scale for name, scale in scales.items() if name.startswith("blocks.1.")} == {0.1 * 0.25}
-    lines = describe_groups(parameter_groups(model, [], 0.1, 0.5))
-    assert len(lines) == 2 and all(line.startswith("default: weight decay ") for line in lines)
+    groups = parameter_groups(model, [], 0.1, 0.5)
+    lines = describe_groups(groups, ["adamw"] * len(groups))
+    assert len(lines) == 2 and all(line.startswith("adamw, default: weight decay ") for line in lines)
     assert ", lr x0.0625, x0.125, x0.25, x0.5, " in lines[0], lines
 
 

@@ -105,7 +105,8 @@ def test_a_group_without_remaining_parameters_raises():
 
 def test_description_accounts_for_every_value():
     model = Small()
-    lines = describe_groups(parameter_groups(model, [{"filter": {"name": "head.*"}, "lr_scale": 0.5}], 0.1))
+    groups = parameter_groups(model, [{"filter": {"name": "head.*"}, "lr_scale": 0.5}], 0.1)
+    lines = describe_groups(groups, ["adamw"] * len(groups))
     sizes = [int(line.split(" values")[0].split()[-1].replace(",", "")) for line in lines]
     assert sum(sizes) == sum(p.numel() for p in model.parameters())
     assert any("blocks.*.0.weight" in line for line in lines) and any("lr x0.5" in line for line in lines)

@@ -127,9 +127,8 @@ def test_frozen_parameters_are_left_out_and_a_frozen_layer_has_no_conflict():
     assert TaskGradients(list(net.norm.parameters())).shared == [net.norm.weight]
     net.norm.weight.requires_grad_(False)
     gradients = TaskGradients(list(net.norm.parameters()))
-    weighting_meter = WeightingMeter(
-        FixedWeighting(torch.ones(TASKS)), GradientConflict(("a", "b"), torch.device("cpu")), gradients, SumOrder(1, identity)
-    )
+    conflict = GradientConflict(("a", "b"), torch.device("cpu"))
+    weighting_meter = WeightingMeter(FixedWeighting(torch.ones(TASKS)), conflict, gradients, SumOrder(1, identity), lambda outputs: None)
     weighting_meter.start(1, torch.ones(TASKS), due=False, conflict_due=True)
     x, labels, _ = data()
     weighting_meter.measure(torch.stack(net.sums(net.features(x.float()), labels)), None, None)

@@ -139,7 +139,9 @@ def build_training(
         checker=build_checker(config, context, workload, plan, loader),
         early_stopping=build_early_stopping(config),
         tracker=tracker,
-        step_logger=StepMetricsLogger(tracker, order.all_reduce, workload.total_loss, (context.rank, context.world_size)),
+        step_logger=StepMetricsLogger(
+            tracker, order.all_reduce, workload.total_loss, workload.denominators, context.rank, context.world_size
+        ),
         health=HealthMonitor(
             workload.tasks, precision.scaler is not None, warm=config.run.init_from is not None, labels=labels, ranks=not order.anywhere
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 
 log = logging.getLogger("linnaeus")
@@ -22,8 +23,9 @@ class ClippedUpdates:
         """Add `norm`, a gradient norm before clipping. Call this once per row of metrics, with the norm of the newest update.
 
         The call number `ROWS` logs the proposal if more than the fraction `MOST` of all norms is above `limit`. Later calls do nothing.
-        `limit`: `trainer.max_grad_norm`; with None or 0 the call does nothing."""
-        if not limit or len(self._norms) == ROWS:
+        `limit`: `trainer.max_grad_norm`. With None or 0, and for the norm of a skipped update, which is not finite, the call does
+        nothing."""
+        if not limit or not math.isfinite(norm) or len(self._norms) == ROWS:
             return
         self._norms.append(norm)
         share = sum(norm > limit for norm in self._norms) / len(self._norms)

@@ -33,7 +33,7 @@ class Clock:
         """`before`: seconds of the launch that passed before this call."""
         self.started = self.now() - before
         self.starting = self.validating = self.saving = self.waiting = 0.0
-        self.updates = UpdateTimes(_event if device is not None and device.type == "cuda" else self.now)
+        self.updates = UpdateTimes(record_event if device is not None and device.type == "cuda" else self.now)
         self._compiled_aside = compile_seconds()  # spent on compilation before this launch, and in validation and saving
 
     now = staticmethod(time.perf_counter)  # seconds
@@ -130,7 +130,8 @@ def _reached(moment: Any) -> bool:
     return moment is None or not hasattr(moment, "query") or moment.query()
 
 
-def _event() -> torch.cuda.Event:
+def record_event() -> torch.cuda.Event:
+    """Return a CUDA event that is recorded now and can be timed."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped updates
     among those that were not skipped), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without clipping or without such updates. `train/update_ratio/<group>` and `train/alarms`
-    are left out if `logger.alarms` is off.
+    `train/clip_rate` is left out without clipping or without such updates. `train/update_ratio/<group>` and `train/alarms` are left out if
+    `logger.alarms` is off.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
@@ -38,7 +38,7 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     more = {} if limit is None or not applied_norms else {"train/clip_rate": sum(n > limit for n in applied_norms) / len(applied_norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:
         return more
-    found = updates(t.progress.global_step, t.tracker.losses, norms)
+    found = updates(t.progress.global_step, t.tracker.losses, norms, t.workload.denominators)
     raise_alarms(t, t.health.observe(found._replace(settled=settled(t, found.first_step, len(found.norms)))))
     ratios = t.update_ratio.read()
     applied, sums = bool(norms) and math.isfinite(norms[-1]), t.tracker.losses.sums[-1:].sum(0)
@@ -105,14 +105,15 @@ def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -
     return ValidationNumbers(t.progress.global_step, fraction, results.get("val/loss"), of_tasks("loss"), of_tasks("top1"))
 
 
-def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
+def updates(step: int, losses: UpdateLosses, norms: Sequence[float], denominators: Callable[[Tensor], Tensor]) -> Updates:
     """Return the input of `HealthMonitor.observe` for the newest updates. Update number `step` is the last of them.
 
     losses: sums of the losses, one row for each of the newest updates. norms: gradient norms of the newest updates. If one of the two has
-    fewer updates, only that many are used. The field `settled` of the result keeps its default."""
+    fewer updates, only that many are used. denominators: `Workload.denominators`. The field `settled` of the result keeps its default."""
     first = max(0, len(losses.sums) - len(norms))
-    means = task_means(losses.sums[first:], losses.valid[first:]).tolist()
-    total = [row[0] if len(row) == 1 else _mean_of_present(row) for row in means]
+    sums, valid = losses.sums[first:], losses.valid[first:]
+    means = task_means(sums, valid).tolist()
+    total = [row[0] if len(row) == 1 else _mean_of_present(row) for row in task_means(sums, denominators(valid)).tolist()]
     norms, parts, gradients = norms[len(norms) - len(means) :], losses.processes[first:].tolist(), losses.gradients[first:].tolist()
     return Updates(step - len(means) + 1, means, total, parts, norms, gradients=gradients)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from linnaeus.health import Alarm
 from linnaeus.reporting.performance.throughput import Costs, peak_flops, unknown_peak, utilisation
 from linnaeus.reporting.terminal.progress_report import ReportData
+from linnaeus.schedule.length import validation_samples
 from linnaeus.train.measuring.health import raise_alarms
 from linnaeus.train.measuring.model_flops import FlopsOfRun
 from linnaeus.train.measuring.timings import memory_now, reading, shared_memory, timings
@@ -81,7 +81,7 @@ def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
         return
     reports.planned = _planned_steps(t)
     reports.earlier = Costs(**(costs or {})).on(t.context.world_size)
-    reports.pass_samples = min(len(t.workload.validation_set), t.config.trainer.limit_validation_samples or sys.maxsize)
+    reports.pass_samples = validation_samples(t.config, len(t.workload.validation_set))
     t.flops = FlopsOfRun() if device_peak(t) is not None or t.config.profile is not None else None
     if t.flops is not None:
         t.flops.start(t)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from linnaeus.train.measuring.clock import record_event
+
 if TYPE_CHECKING:
     from linnaeus.train.state import Training
 
@@ -69,7 +71,7 @@ class Sections:
     def __init__(self, device: torch.device, users: Sequence[User]) -> None:
         self.users = list(users)
         self.annotate: Callable[[str], Any] = no_annotation
-        self._now: Callable[[], Any] = _event if device.type == "cuda" else clock
+        self._now: Callable[[], Any] = record_event if device.type == "cuda" else clock
         self._marks: Marks = []
         self._restore: list[tuple[Any, str, Any]] = []  # (owner, attribute, original value; `_MISSING` if it was on the class)
         self._asking: list[User] = []
@@ -205,12 +207,6 @@ _MISSING = object()
 def no_annotation(name: str) -> contextlib.AbstractContextManager[None]:
     """Return a context manager that does nothing, for any `name`."""
     return contextlib.nullcontext()
-
-
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 def seconds_between(first: Any, last: Any) -> float:

@@ -201,12 +201,14 @@ class TaxonomyWorkload(Workload):
     def separate_loss_sums(self, outputs: Any) -> list[Tensor]:
         return outputs["losses"]
 
+    def denominators(self, valid: Tensor) -> Tensor:
+        return self.loss.denominators(valid)
+
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         return weighted_hierarchical_loss(sums, weights, denominators)
 
     def training_metrics(self, device: torch.device) -> TaxonomyTrainingMetrics:
-        weights = self.loss.label_weights if self.loss.divided else None
-        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else (), self._compiled, weights)
+        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else (), self._compiled)
 
     def metrics(self, device: torch.device) -> Metrics:
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]

@@ -23,7 +23,10 @@ def test_a_run_logs_the_notice_once_if_most_updates_are_clipped(limit: str, coun
     assert rows and all(("train/clip_rate" in row) == (limit not in ("null", "0")) for row in rows)
 
 
-@pytest.mark.parametrize("norms", [[0.5, 2.0] * ROWS, [math.nan] * (ROWS // 2) + [2.0] * (ROWS - ROWS // 2)], ids=["half", "not finite"])
+HALF, SKIPPED = [0.5, 2.0] * ROWS, [math.inf, math.nan, math.inf] * ROWS + [0.5] * ROWS
+
+
+@pytest.mark.parametrize("norms", [HALF, SKIPPED], ids=["half", "not finite"])
 def test_half_of_the_updates_are_not_most_and_a_norm_that_is_not_finite_is_not_clipped(
     norms: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,7 +80,9 @@ def test_mean_losses_without_labels_and_with_losses_that_are_not_finite():
     labels = torch.tensor([[2, 0], [2, 2], [2, 0]]).double()
     assert str(health.task_means(sums, labels).tolist()) == "[[1.5, nan], [inf, 2.0], [inf, nan]]"
     losses = UpdateLosses(sums, labels, sums.sum(1, keepdim=True), sums.new_zeros(3, 0), sums.sum(0), labels.sum(0), None)
-    assert health.updates(9, losses, [1.0, 2.0, 3.0]).total == [1.5, math.inf, math.inf]
+    assert health.updates(9, losses, [1.0, 2.0, 3.0], lambda valid: valid).total == [1.5, math.inf, math.inf]
+    shared = health.updates(9, losses, [1.0, 2.0, 3.0], lambda valid: valid.sum(-1, keepdim=True).expand_as(valid))
+    assert shared.total == [0.75, math.inf, math.inf] and shared.losses[0][0] == 1.5
 
 
 @pytest.mark.parametrize(("last", "expected"), [(4, []), (3, [True, False, True])])  # of 8 samples; the last batch of an epoch of 3
@@ -393,7 +395,7 @@ def test_a_saturated_task_of_the_classifier_is_named(tmp_path):
 
 
 def test_a_run_whose_model_names_no_output_layer_and_has_no_gradient_is_named(tmp_path):
-    with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_scales", lambda factor, counts, dtype, device: torch.zeros(2)):
+    with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_factors", lambda factor, counts, dtype, device: torch.zeros(2)):
         run = runs.run("vectors", tmp_path, "trainer.length=3steps")
     assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in runs.alarms(run)] == [
         ("dead_task", 2, (task,)) for task in ("first", "second")

@@ -56,7 +56,7 @@ def test_loss_its_gradients_and_the_training_metrics(head, loss, nulls, mixed):
         own = TaxonomyLoss(configured.loss, tree, counts, nulls)
         if compiled:
             own.compile(CPU)
-        metrics = TaxonomyTrainingMetrics(tree, CPU, (), compiled, own.label_weights if own.divided else None)
+        metrics = TaxonomyTrainingMetrics(tree, CPU, (), compiled)
         outputs = {"scores": network(features)}
         sums = own.sums(outputs, batch)
         metrics.count(outputs, batch)

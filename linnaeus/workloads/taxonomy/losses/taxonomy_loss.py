@@ -28,8 +28,8 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class TaxonomyLoss:
-    """Training loss: its sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses the function `rank_loss_sums`
-    instead of this class."""
+    """Training loss: its sums per rank (`sums`) and their denominators. Validation uses the function `rank_loss_sums` instead of this
+    class."""
 
     def __init__(
         self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool = False, dtype: torch.dtype = torch.float32
@@ -40,21 +40,19 @@ class TaxonomyLoss:
         self.conditional = isinstance(config, ConditionalConfig)
         self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
         self._host = _LossTables(config, tree, counts, nulls)
-        self.divided = self._host.divided
         self._by_device: dict[torch.device, _LossTables] = {}
         self._losses = self._rank_losses
 
     def valid_counts(self, batch: Batch) -> Tensor:
-        """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R].
+        """Return the sum of label weights per rank in a host batch, float64 [R]."""
+        return torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
+
+    def denominators(self, valid: Tensor) -> Tensor:
+        """Return the denominators of the loss, float64 [..., R]: `valid`, the label weights of each rank in the global batch.
 
         With `coarser_share` every entry is the sum over all ranks. So the losses of the ranks add up to a mean over samples; with
         `coarser_share` 0 to that of -log p(finest label)."""
-        found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
-        return found.sum().repeat(len(found)) if self.divided else found
-
-    def label_weights(self, batch: Batch) -> Tensor:
-        """Return the weights of the labels of a prepared batch, [B, R]; for a mixed sample the sum for its two labels."""
-        return cast(Tensor, sum(weight for _, weight in self._tables(batch["label"].device).labels(batch)))
+        return valid.sum(-1, keepdim=True).expand_as(valid) if self._host.divided else valid
 
     def compile(self, device: torch.device) -> None:
         """Compile the loss for batches on `device`."""
@@ -65,15 +63,13 @@ class TaxonomyLoss:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R]. With `image_scores` in `outputs`, return the means
         of the sums of both scores.
 
-        Also set two entries of `outputs`: `losses`, the sums as R scalars, for the gradient of a single rank, and `loss_sums`, the sums
-        without gradient, so that the training metrics need not compute them again."""
+        Also set `outputs["losses"]`: the sums as R scalars, for the gradient of a single rank."""
         losses = self._losses(outputs["scores"], batch)
         if "image_scores" in outputs:
             alone = self._losses(outputs["image_scores"], batch)
             losses = [(fused + image) / 2 for fused, image in zip(losses, alone, strict=True)]
-        sums = torch.stack(losses)
-        outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
-        return sums
+        outputs["losses"] = losses
+        return torch.stack(losses)
 
     def _rank_losses(self, scores: Scores, batch: Batch) -> list[Tensor]:
         """Return the sum of each rank's loss over the labels of a prepared batch, R scalars."""

@@ -89,10 +89,11 @@ class ClassAccuracy:
         found = []
         for rank, seen in zip(self.ranks, self.training_counts, strict=True):
             _, known, predicted = (row.double() for row in counts[f"{rank}/classes"])
-            occurs, total, own = known > 0, known.sum(), predicted / predicted.sum().clamp(min=1)
+            occurs, total = known > 0, known.sum()
             if not total:
                 continue
-            constant = int(seen.argmax())
+            # some predicted paths may have no class at this rank, so the sum of `own` may be below 1
+            own, constant = predicted / total, int(seen.argmax())
             macro = {"constant": float(occurs[constant]) / float(occurs.sum()), "shuffled": float(own[occurs].mean())}
             top1 = {"constant": float(known[constant] / total), "shuffled": float((own * known).sum() / total)}
             found += [{"metric": f"{rank}/top1"} | top1, {"metric": f"{rank}/macro_top1"} | macro]

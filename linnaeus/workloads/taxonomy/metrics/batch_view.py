@@ -3,7 +3,7 @@
 A head that learns null labels, or a tree with holes, gives some probability to "no class at this rank". Labels are compared with classes
 only, so probabilities are conditional on a class: divided by their sum over the classes of the rank. Scores of NaN predict nothing.
 
-`Decisions`: the k best finest classes by probability, and by conditional risk (Karthik et al., ICLR 2021, "No cost likelihood manipulation
+`Decisions`: the best finest classes by probability, and by conditional risk (Karthik et al., ICLR 2021, "No cost likelihood manipulation
 at test time for making better mistakes in deep networks").
 
 Conditional risk minimisation (CRM) predicts the finest class c with the least expected height of lca(c, y),
@@ -30,6 +30,7 @@ from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.metrics.training_metrics import main_labels
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
+CHOSEN = 20  # classes that are chosen by each rule, for `hd20`
 WORKSPACE = 2**23  # elements of a float64 table [samples, T + 1]; for a large tree, only a few samples are processed at a time
 
 
@@ -44,6 +45,7 @@ class BatchView:
     best_log_p: Tensor  # [B, R]: log-probability of the most probable class of each rank
     best: Tensor  # int64 [B, R]: that class, ties to the lower index
     path: Tensor  # int64 [B, R]: the predicted class of each rank, -1 for none
+    path_log_p: Tensor  # [B, R]: its log-probability; NaN for none
     right: Tensor  # bool [B, R]: the label is known and predicted
     predicted: Tensor  # int64 [B]: node of the deepest predicted class; T if nothing is predicted
     predicted_path: Tensor  # int64 [B, R]: path of `predicted`, which differs from `path` where predictions contradict the tree
@@ -61,6 +63,8 @@ class BatchView:
         best = [log_p.max(1) for log_p in self.log_probs]
         self.best_log_p, self.best = torch.stack([b.values for b in best], 1), torch.stack([b.indices for b in best], 1)
         self.path = torch.where(self.best_log_p.isnan(), -1, scores.path())
+        own = [log_p.gather(1, self.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(self.log_probs)]
+        self.path_log_p = torch.where(self.path >= 0, torch.stack(own, 1), torch.nan)
         self.right = (self.path == self.label) & self.known
         self.finest_known, self.finest_right = self.known[:, -1], self.right[:, -1]
         self.predicted, self.truth = tables.deepest(self.path), tables.deepest(self.label)
@@ -84,25 +88,25 @@ class Decisions(NamedTuple):
     """Finest classes chosen for each of B samples by two rules (most probable, least risk; see module), and the probabilities of the taxa
     on a path."""
 
-    most_probable: Tensor  # int64 [B, min(k, C)]: finest classes by descending probability
-    least_risk: Tensor  # int64 [B, min(k, C)]: finest classes by ascending expected height
+    most_probable: Tensor  # int64 [B, min(CHOSEN, C)]: finest classes by descending probability
+    least_risk: Tensor  # int64 [B, min(CHOSEN, C)]: finest classes by ascending expected height
     path_probability: Tensor  # float64 [B, R]: probability of each taxon on the given paths, 0 where a path has none
 
 
-def decide(tables: TreeTables, log_p: Tensor, path: Tensor, k: int = 20) -> Decisions:
+def decide(tables: TreeTables, log_p: Tensor, path: Tensor) -> Decisions:
     """Return the decisions for a batch. `log_p`: log-probabilities of the finest rank, [B, C]. `path`: int64 [B, R], for each sample a path
-    of classes, whose probabilities are returned as `path_probability`. `k`: number of classes per rule."""
+    of classes, whose probabilities are returned as `path_probability`."""
     rows = max(WORKSPACE // (tables.taxa + 1), 1)
-    parts = [_decide_rows(tables, *part, k) for part in zip(log_p.split(rows), path.split(rows), strict=True)]
+    parts = [_decide_rows(tables, *part) for part in zip(log_p.split(rows), path.split(rows), strict=True)]
     return Decisions(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _decide_rows(tables: TreeTables, log_p: Tensor, path: Tensor, k: int) -> Decisions:
+def _decide_rows(tables: TreeTables, log_p: Tensor, path: Tensor) -> Decisions:
     own = F.pad(log_p.exp().double(), (tables.slices[-1].start, 0))
     probability = F.pad(tables.sums(own), (0, 1))  # of every taxon, [B, T + 1]; 0 for node T
     on_path = torch.where(path >= 0, probability.gather(1, tables.nodes(path)), 0.0)
-    most_probable = top_k(log_p, k)
-    return Decisions(most_probable, top_k(_risk_reduction(tables, probability), k), on_path)
+    most_probable = top_k(log_p, CHOSEN)
+    return Decisions(most_probable, top_k(_risk_reduction(tables, probability), CHOSEN), on_path)
 
 
 def _risk_reduction(tables: TreeTables, probability: Tensor) -> Tensor:

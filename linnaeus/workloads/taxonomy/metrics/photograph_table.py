@@ -26,11 +26,10 @@ class PhotographTable:
 
     def count(self, view: BatchView) -> None:
         """Store the results of the samples of a batch. The call waits for the device."""
-        paths = [log_p.gather(1, view.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(view.log_probs)]
         columns = {
             "real": view.real,
             "path": view.path,
-            "path_log_p": torch.where(view.path >= 0, torch.stack(paths, 1), torch.nan),
+            "path_log_p": view.path_log_p,
             "in_top5": in_top_k(view),
             "loss": -torch.stack(view.scores.label_log_probs(view.label)[0], 1).double(),
             "best_right": (view.best == view.label) & view.known,

@@ -76,9 +76,8 @@ class Samples:
 
 def _confidence(view: BatchView) -> Tensor:
     """Return the probability of the deepest predicted class at its rank, float32 [B]; 0 if nothing is predicted."""
-    own = torch.stack([log_p.gather(1, view.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(view.log_probs)], 1)
     deepest = (view.path == view.predicted_path) & (view.tables.rank_number[view.predicted].unsqueeze(1) == view.tables.numbers)
-    return torch.where(deepest, own.exp().nan_to_num(nan=0.0), 0.0).sum(1).clamp(max=1).float()
+    return torch.where(deepest, view.path_log_p.exp().nan_to_num(nan=0.0), 0.0).sum(1).clamp(max=1).float()
 
 
 def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float:

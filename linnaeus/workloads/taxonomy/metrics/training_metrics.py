@@ -6,7 +6,7 @@ Counts are integers. A fraction in [0, 1] is counted in units of 2^-32, so sums 
 sample is rounded by less than 1.2e-10.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,20 +32,12 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
         device: torch.device,
         components: Sequence[str] = (),
         compiled: bool = False,
-        label_weights: Callable[[Batch], Tensor] | None = None,
     ) -> None:
-        """`components`: the metadata components whose masking is counted. `compiled`: True to count with `torch.compile`.
-
-        `label_weights(batch)` returns the weights of the labels in the loss, [B, R]. It is given if the loss divides every rank by the sum
-        of all of them (`loss.coarser_share`). The loss of a rank is then divided here by the sum for its own labels, so that it is a mean,
-        as in validation."""
+        """`components`: the metadata components whose masking is counted. `compiled`: True to count with `torch.compile`."""
         super().__init__(tree.ranks)
         self._count = torch.compile(self._add_counts, dynamic=False) if compiled else self._add_counts
         self.components = tuple(components)
         self.counts = {name: zero_counts(device, len(tree.ranks)) for name in ("top1", "n")}
-        self.label_weights = label_weights
-        if label_weights is not None:
-            self.counts["weight"] = zero_counts(device, len(tree.ranks))
         self._sizes = torch.tensor(tree.sizes, device=device)
         if self.components:
             self.counts["components"] = zero_counts(device, 2, len(self.components))  # known, known and not masked
@@ -57,14 +49,10 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
         label, known = main_labels(batch, self._sizes)
         self.counts["top1"] += ((scores.greedy_path() == label) & known).sum(0)
         self.counts["n"] += known.sum(0)
-        if self.label_weights is not None:
-            self.counts["weight"] += to_fixed_point(self.label_weights(batch)).sum(0)
         if self.components:
             self.counts["components"] += masking_counts(batch)
 
     def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        if self.label_weights is not None:
-            valid = counts["weight"].double() / UNIT
         results = mean_losses(self.tasks, torch.cat([loss_sums, valid]))
         results |= {f"{rank}/top1": v for rank, v in zip(self.tasks, ratio(counts["top1"], counts["n"]).tolist(), strict=True)}
         if self.components:

@@ -52,7 +52,7 @@ TIMEOUT = 120.0  # seconds of a start; an idle core takes about 1
 MEMORY = 6 << 30  # bytes of data of a process
 MAX_LINE = 1000  # characters of an error message
 SMALL = ("data.train_samples=96", "data.validation_samples=32", "trainer.length=2steps", "lr_scheduler.warmup=0steps")
-COUNTS = re.compile(r"([\d,]+) training and ([\d,]+) validation rows")
+COUNTS = re.compile(r"([\d,]+) training and ([\d,]+) validation rows?")
 WARM = {"archives": mutated_archives.warm, "bundles": mutated_bundles.warm, "completions": gear_requests.warm}  # once, before all cases
 LEFT_OUT = re.compile(r"(\d+) rows? left out: ")
 

@@ -134,7 +134,8 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     accumulate_gradients(t, window, valid, step, gradnorm=gradnorm, conflict=conflict)
     if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
         t.update_ratio.start()
-    saving.wait_for_copy(t)
+    if t.output.writer is not None and t.output.writer.copying:
+        saving.wait_for_copy(t)
     apply_update(t, window, step)
     t.tracker.add_update(tuple(valid.tolist()))
     samples = t.sampler.samples_in(step)

@@ -73,9 +73,9 @@ def readable_state(t: Training) -> dict[str, Any]:
 
 
 def wait_for_copy(t: Training) -> None:
-    """If the state of the optimizers is still being copied for the newest checkpoint, wait for the copy. Call this before the next update,
-    which changes the state."""
-    if t.output.writer is not None and t.output.writer.copying:
+    """Wait until the state of the optimizers is copied for the newest checkpoint. Call this before the next update, which changes the
+    state."""
+    if t.output.writer is not None:
         with t.clock.measure("saving"):
             t.output.writer.wait_until_copied()
 

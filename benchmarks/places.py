@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
-from linnaeus.workloads.taxonomy.models.place_quantiles import COORDINATES
+from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.observations.components import encode
 
@@ -94,7 +94,7 @@ class PlaceClassifier(nn.Module):
         self.encoder.init_weights()
         assert self.encoder.quantiles is not None
         if quantiles:
-            self.encoder.quantiles.fit(training.meta[:, :COORDINATES].numpy())
+            self.encoder.quantiles.fit(training.meta[:, :COLUMNS].numpy())
         else:
             self.encoder.quantiles.register_forward_hook(lambda module, inputs, result: torch.zeros_like(result))
 

@@ -14,12 +14,12 @@ from linnaeus.workloads.taxonomy.models.mformer import SIZES, Attention, Mformer
 from linnaeus.workloads.taxonomy.observations.components import COMPONENTS, column_slices
 
 PARAMETER_COUNTS = {  # of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
-    "micro": 467_920,
-    "nano": 3_713_696,
-    "tiny": 21_589_056,
-    "small": 30_150_208,
-    "base": 75_588_736,
-    "large": 99_622_048,
+    "micro": 467_344,
+    "nano": 3_713_120,
+    "tiny": 21_588_480,
+    "small": 30_149_632,
+    "base": 75_588_160,
+    "large": 99_621_472,
 }
 
 

@@ -12,7 +12,7 @@ from linnaeus.checkpoint.initial_weights import InitialWeights, read_safetensors
 from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.workloads.taxonomy import workload
 from linnaeus.workloads.taxonomy.models.classifier import MetadataEncoder, init_affine, with_place_inputs
-from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS, COORDINATES, INTERVALS, OCTAVES, PlaceQuantiles, fit_places
+from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS, INTERVALS, PlaceQuantiles, fit_places
 from linnaeus.workloads.taxonomy.observations import TRAIN, Metadata
 from linnaeus.workloads.taxonomy.observations.components import encode
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
@@ -33,7 +33,7 @@ def region(side, count=400):
 
 def points_of(found):
     features, present = encode(found, ["SPATIAL"])
-    return features[present[:, 0], :COORDINATES]
+    return features[present[:, 0], :COLUMNS]
 
 
 def fitted(points):
@@ -43,8 +43,7 @@ def fitted(points):
 
 
 def quantiles_of(module, found):
-    """Return the quantiles of observations without their waves, [N, 3]."""
-    return module(torch.from_numpy(points_of(found)))[:, :COORDINATES]
+    return module(torch.from_numpy(points_of(found)))
 
 
 @pytest.mark.parametrize("side", [1.0, 100.0, 5000.0])
@@ -58,13 +57,12 @@ def test_a_region_of_any_size_fills_the_range(side):
 def test_the_values_are_those_of_the_formula():
     own = region(100.0)
     module, points = fitted(points_of(own)), points_of(own)[:5]
-    expected = []
-    for point in points:
-        u = [2 * np.interp(x, knots, np.linspace(0, 1, INTERVALS + 1)) - 1 for x, knots in zip(point, module.knots.numpy(), strict=True)]
-        waves = [[f(2**k * np.pi / 2 * x) / 2 ** (k + 1) for x in u] for k in range(OCTAVES) for f in (np.sin, np.cos)]
-        expected.append(np.concatenate([u, *waves]))
-    assert module(torch.from_numpy(points)).shape == (5, COLUMNS)
-    assert np.allclose(module(torch.from_numpy(points)).numpy(), expected, atol=1e-3)  # float32 differences of 1e-7 of intervals of 4e-5
+    expected = [
+        [2 * np.interp(x, knots, np.linspace(0, 1, INTERVALS + 1)) - 1 for x, knots in zip(point, module.knots.numpy(), strict=True)]
+        for point in points
+    ]
+    found = module(torch.from_numpy(points)).numpy()
+    assert found.shape == (5, COLUMNS) and np.allclose(found, expected, atol=1e-3)  # differences of 1e-7 in intervals of 4e-5
 
 
 def test_parks_on_different_continents_each_get_a_share():
@@ -81,7 +79,7 @@ def test_distant_points_are_not_large():
     module = fitted(points_of(region(1.0)))
     found = module(torch.from_numpy(points_of(metadata(np.array([-33.0, 52.0]), np.array([151.0, 6.0])))))
     assert torch.isfinite(found).all() and (found.abs() <= 1).all()
-    assert (found[:, :COORDINATES].abs() > 0.99).any(1).all()
+    assert (found.abs() > 0.99).any(1).all()
 
 
 def test_a_tenth_of_wrong_coordinates_changes_little():
@@ -101,7 +99,7 @@ def test_most_photographs_of_one_station(stations):
 
 def test_without_places_nothing_changes():
     points = torch.tensor([[0.6, -0.8, 0.0]])
-    assert torch.allclose(fitted(np.zeros((0, 3), np.float32))(points)[:, :COORDINATES], points, atol=1e-6)
+    assert torch.allclose(fitted(np.zeros((0, 3), np.float32))(points), points, atol=1e-6)
 
 
 def make_encoder(components=("ELEVATION", "SPATIAL")):

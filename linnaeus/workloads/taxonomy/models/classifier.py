@@ -19,7 +19,7 @@ from linnaeus.workloads.base import Model
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.sharded import shard_head
-from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS, COORDINATES, PlaceQuantiles
+from linnaeus.workloads.taxonomy.models.place_quantiles import COLUMNS, PlaceQuantiles
 from linnaeus.workloads.taxonomy.observations.components import WIDTHS, column_slices
 
 TOKEN_STD = 0.02
@@ -151,7 +151,7 @@ class MetadataEncoder(nn.Module):
             available = present[:, m : m + 1]
             values = meta[:, columns].masked_fill(~available, 0.0)
             if m == self.spatial and self.quantiles is not None:
-                values = torch.cat([values, self.quantiles(values[:, :COORDINATES])], dim=1)
+                values = torch.cat([values, self.quantiles(values[:, :COLUMNS])], dim=1)
             encoded = encoder(values)
             tokens.append(torch.where(available, encoded, self.missing[m].to(encoded.dtype)))
         return torch.stack(tokens, dim=1)

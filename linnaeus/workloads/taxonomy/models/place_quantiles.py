@@ -2,12 +2,9 @@
 
 On the unit sphere 100 km are 0.016. A network does not learn from such small differences of its input: trained on places in a region of
 100 km, it named the most frequent species everywhere. Quantiles are spread over -1 to 1 wherever the photographs are: in one park, in
-several parks on different continents, or all over the earth. Waves of the quantiles make narrow ranges of species easy to learn (figures:
-`benchmarks/README.md`, "Places")."""
+several parks on different continents, or all over the earth (figures: `benchmarks/README.md`, "Places")."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import torch
@@ -16,25 +13,22 @@ from torch import Tensor, nn
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.observations.components import encode
 
-COORDINATES = 3  # of SPATIAL: x, y, z on the unit sphere
+COLUMNS = 3  # of SPATIAL: x, y, z on the unit sphere
 INTERVALS = 32  # between the quantiles that are kept of a coordinate
-OCTAVES = 3  # waves of length 4, 2 and 1, the range of a quantile being -1 to 1
-COLUMNS = COORDINATES * (1 + 2 * OCTAVES)  # of the result
 NARROWEST = 1e-6  # of an interval: 6 m on the earth, in units of its radius
 
 
 class PlaceQuantiles(nn.Module):
-    """Map points on the unit sphere, [B, 3], to the quantile of each coordinate, from -1 to 1, and to waves of it, [B, `COLUMNS`].
+    """Map points on the unit sphere, [B, 3], to the quantile of each coordinate, from -1 to 1, [B, 3].
 
     A quantile is interpolated linearly between the `INTERVALS` + 1 `knots`, so distant points, such as wrong coordinates, are not large
-    inputs. The wave number k = 0, 1, ... is sin and cos of 2^k pi / 2 times the quantile, divided by 2^(k + 1): higher frequencies have
-    less influence until they are learned. The knots are a buffer that is saved with the weights."""
+    inputs. The knots are a buffer that is saved with the weights."""
 
     knots: Tensor  # [3, INTERVALS + 1], ascending
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("knots", torch.linspace(-1, 1, INTERVALS + 1).repeat(COORDINATES, 1))
+        self.register_buffer("knots", torch.linspace(-1, 1, INTERVALS + 1).repeat(COLUMNS, 1))
 
     def fit(self, points: np.ndarray) -> None:
         """Set the knots to equidistant quantiles of N points, float [N, 3]. Without points nothing is changed."""
@@ -45,12 +39,7 @@ class PlaceQuantiles(nn.Module):
     def forward(self, points: Tensor) -> Tensor:
         low, high = self.knots[:, :-1], self.knots[:, 1:]
         filled = ((points.unsqueeze(2) - low) / (high - low).clamp(min=NARROWEST)).clamp(0, 1)
-        quantiles = 2 * filled.mean(2) - 1
-        waves = [quantiles]
-        for octave in range(OCTAVES):
-            angle = quantiles * (2**octave * math.pi / 2)
-            waves += [angle.sin() / 2 ** (octave + 1), angle.cos() / 2 ** (octave + 1)]
-        return torch.cat(waves, dim=1)
+        return 2 * filled.mean(2) - 1
 
 
 def fit_places(model: nn.Module, metadata: Metadata) -> None:
@@ -59,4 +48,4 @@ def fit_places(model: nn.Module, metadata: Metadata) -> None:
     if modules:
         features, present = encode(metadata, ["SPATIAL"])
         for module in modules:
-            module.fit(features[present[:, 0], :COORDINATES])
+            module.fit(features[present[:, 0], :COLUMNS])

@@ -1,12 +1,12 @@
 """Measure the loss of a language model's vocabulary with its gradients: the code of linnaeus, torch's loss, and torch's fused operation.
 
-    python -m benchmarks.vocabulary_loss                     5 minutes on one CPU core
+    python -m benchmarks.vocabulary_loss                     one CPU core
     python -m benchmarks.vocabulary_loss --device cuda       GPT-2's micro-batch of 32 windows; a GPU
     python -m benchmarks.vocabulary_loss --quick             a short trial; no verdict
 
 From features [N, D] and the embedding [V, D] each variant computes the cross-entropy of N tokens and the gradients of both. V and D are
 those of GPT-2. `torch.nn.functional.linear_cross_entropy` reads the features in chunks, so the logits [N, V] never exist as a whole. It is
-called with the sum as reduction, with which it is fastest, and with a loss for each token, which the metrics of linnaeus need. Each variant
+called with the sum as reduction and with a loss for each token, which the metrics of linnaeus need. Each variant
 runs eager and compiled. On a GPU the greatest memory of each is printed.
 
 There is no bar: the table shows whether the fused operation is worth an option.

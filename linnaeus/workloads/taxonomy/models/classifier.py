@@ -162,12 +162,7 @@ class MetadataEncoder(nn.Module):
 
         `prefix`: name of this module in `state`, with a dot at its end."""
         first = f"{prefix}encoders.{self.spatial}.0.weight"
-        if (
-            self.quantiles is None
-            or f"{prefix}quantiles.knots" in state
-            or first not in state
-            or state[first].shape[1] != WIDTHS["SPATIAL"]
-        ):
+        if self.quantiles is None or first not in state or state[first].shape[1] != WIDTHS["SPATIAL"]:
             return dict(state)
         buffers = {f"{prefix}quantiles.{name}": value.clone() for name, value in self.quantiles.state_dict().items()}
         return {**state, first: F.pad(state[first], (0, COLUMNS)), **buffers}
